@@ -14,6 +14,8 @@ from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from time import monotonic
 from typing import Any, Final, Self
 
+from sqlalchemy.exc import DBAPIError
+
 from perseid.ledger.backup.bulk_load import BulkLoad, LoadResult, Progress
 from perseid.ledger.log.entry import Draft
 from perseid.ledger.log.log import Log
@@ -468,7 +470,7 @@ class UnopenedLedger(Ledger):
             self.log.store.check_space(thorough=True)
             with self.open_reader() as reader:
                 return reader.size >= 0
-        except LedgerError:
+        except (LedgerError, DBAPIError):  # such as tables that are missing, or a standby
             return False
 
     def close(self) -> None:

@@ -252,7 +252,7 @@ def test_postgresql_behind_the_writer(postgres_folder: Path) -> None:
         assert registry.resolve(Query(handle("12345/x")), NOBODY).seq == made.seq
         until(lambda: registry.ledger.ready)
         job = runner.start_job(registry, "rewrite", {}, OPERATOR, "cli")
-        with pytest.raises(DatabaseError, match="read-only"), registry.ledger.log.store.writing() as connection:
+        with pytest.raises(StoreUnavailable, match="read-only"), registry.ledger.log.store.writing() as connection:
             connection.execute(delete(tables.jobs))
         with lost(address(folder)):
             with pytest.raises(LedgerError) as failed:

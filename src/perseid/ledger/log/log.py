@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, insert
 
-from perseid.ledger.errors import Contention, LedgerError, OutcomeUnknown, TooBusy
+from perseid.ledger.errors import Contention, LedgerError, LostEntries, OutcomeUnknown, StoreUnavailable, TooBusy
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store.store import Store
 from perseid.ledger.store.tables import clear_entry_cache, compile_statements, head, ledger, views
@@ -37,6 +37,9 @@ MAX_GROUP: Final = 10_000
 
 _RETRY_DELAYS: Final = (0.0, 0.05, 0.1, 0.2, 0.5, *(1.0 for _ in range(45)))
 """Seconds before each new attempt: enough for a database restart, and soon after another server has taken over."""
+
+_RETRY_SECONDS: Final = 60.0
+"""Seconds after which there are no more attempts, however long each of them takes to connect."""
 
 _MAX_DELAY: Final = 0.2
 """The longest of these delays if nothing was written for certain: the caller gets an error soon and can retry. Each
@@ -109,7 +112,9 @@ class Log:
         while committed is None:
             try:
                 committed = self._attempt(group, callback, token, unsettled)
-            except (Contention, OutcomeUnknown) as problem:
+            except (Contention, OutcomeUnknown, StoreUnavailable) as problem:
+                if isinstance(problem, StoreUnavailable) and (unsettled is None or isinstance(problem, LostEntries)):
+                    raise
                 if isinstance(problem, UnsettledCommit):
                     unsettled = problem.attempt
                 pause = next(delays, None)
@@ -207,8 +212,12 @@ class Log:
 
 
 def retry_delays() -> Iterator[float]:
-    """Return the delays before each attempt to settle a commit."""
-    return iter(_RETRY_DELAYS)
+    """Yield the delays before each attempt to settle a commit."""
+    end = time.monotonic() + _RETRY_SECONDS
+    for delay in _RETRY_DELAYS:
+        if time.monotonic() > end:
+            return
+        yield delay
 
 
 @contextmanager

@@ -48,6 +48,9 @@ MAX_WAL_SIZE: Final = 16 << 20
 CONNECT_SECONDS: Final = 10
 """The connection timeout. The driver's own is two minutes."""
 
+NEXT_HOST_SECONDS: Final = 3
+"""The same for each of several hosts: another one may have taken over."""
+
 KEEP_ALIVE: Final = {"keepalives": 1, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
 """A dead connection is detected after eleven seconds."""
 
@@ -84,6 +87,7 @@ _CORRUPT_MESSAGES = ("malformed", "file is not a database")
 _NO_TABLE_STATE = "42P01"  # undefined_table
 _NO_TABLE_MESSAGE = "no such table"
 _FULL_STATE = "53100"  # disk_full
+_STANDBY_STATE = "25006"  # read_only_sql_transaction
 _CORRUPT_STATES = ("XX001", "XX002")  # data_corrupted, index_corrupted
 _CONTENTION_STATES = ("40001", "40P01", "55P03", "57014")  # serialization, deadlock, lock and statement timeouts
 
@@ -138,8 +142,9 @@ class Store:
                 int(port)
         except (psycopg.ProgrammingError, ValueError):
             raise ValueError("invalid database URL; expected postgresql://user@host/database") from None
-        parameters = {"connect_timeout": CONNECT_SECONDS, **KEEP_ALIVE, **parameters}
         has_several_hosts = "," in f"{parameters.get('host', '')}{parameters.get('hostaddr', '')}"
+        timeout = NEXT_HOST_SECONDS if has_several_hosts else CONNECT_SECONDS
+        parameters = {"connect_timeout": timeout, **KEEP_ALIVE, **parameters}
         if has_several_hosts and parameters.get("target_session_attrs", "read-write") == "read-write":
             parameters["target_session_attrs"] = _PRIMARY
         if read_only:
@@ -346,6 +351,8 @@ class Store:
         state = getattr(cause, "sqlstate", None)
         if state == _FULL_STATE:
             return StorageFull("the disk of the database is full")
+        if state == _STANDBY_STATE:
+            return StoreUnavailable("the database server does not accept changes: it is a standby, or read-only")
         if state in _CORRUPT_STATES:
             return CorruptData(f"the database reports corrupt data ({state}). Run: perseid verify --all")
         if state in _CONTENTION_STATES:

@@ -197,6 +197,7 @@ class Answers(AnswersReader):
                 with suppress(AnswersUnavailable):
                     if self.built >= since:
                         return True
+                self.check_history(open_source)
             return self._build(open_source, progress)
 
     @property
@@ -342,11 +343,13 @@ class Answers(AnswersReader):
 
     def check_history(self, open_source: OpenSource) -> None:
         """Raise `LostEntries` if a shared ledger does not have the entries of the view any more."""
-        with suppress(*CORRUPTION_ERRORS, AnswersUnavailable):
+        try:
             position = self._position()
-            with open_source() as source:
-                if not position.is_in(source):
-                    self._check_history(position, source)
+        except (*CORRUPTION_ERRORS, AnswersUnavailable, lmdb.Error, OSError):
+            return  # it is built again
+        with open_source() as source:
+            if not position.is_in(source):
+                self._check_history(position, source)
 
     def _check_history(self, position: Position, source: Source) -> None:
         if self.is_shared and position.ledger_id == source.ledger_id:

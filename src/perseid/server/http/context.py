@@ -216,8 +216,8 @@ class KeptResults:
                 return await self._read(key, seconds, read)
             try:
                 return await asyncio.shield(running)
-            except Busy:  # the limit of another client
-                continue
+            except Busy:  # the limit of another client; until `finish` has run
+                await asyncio.sleep(0)
 
     async def _read(self, key: str, seconds: float, read: Callable[[], Coroutine[Any, Any, object]]) -> object:
         """Read something in a task, which goes on for the others if its client leaves."""

@@ -26,6 +26,7 @@ from perseid.registry.context import Context
 from perseid.registry.policy.policy import PROFILES, Audience
 from perseid.registry.queries import listing
 from perseid.registry.queries.browse import NamespaceOverview, get_overview
+from perseid.server.http.context import KeptResults
 from perseid.server.http.messages import Client, Request, Response
 from perseid.server.http.pages import browse_pages
 from perseid.server.http.pages.browse_pages import explain_policy
@@ -199,9 +200,9 @@ def test_a_namespace_is_read_once_for_all_who_wait_in_any_spelling(
     do = server.context.do
 
     async def wait(work: Work, client: Client) -> object:
-        await asyncio.sleep(0)
         if client.host == "192.0.2.9":
             raise Busy
+        await asyncio.sleep(0)
         return await do(work, client)
 
     async def request(*clients: str) -> list[int]:
@@ -216,6 +217,25 @@ def test_a_namespace_is_read_once_for_all_who_wait_in_any_spelling(
     assert asyncio.run(request("192.0.2.9", "192.0.2.1", "192.0.2.2", "192.0.2.3")) == [503, 200, 200, 200]
     assert asyncio.run(request("192.0.2.9")) == [200], "it is kept"
     assert len(read) == 1
+
+
+def test_a_client_that_comes_after_the_refusal_of_another_does_not_block_the_event_loop() -> None:
+    async def refuse() -> object:
+        raise Busy
+
+    async def read() -> object:
+        return "read"
+
+    async def request() -> object:
+        kept = KeptResults()
+        first = asyncio.ensure_future(kept.get("x", 1.0, refuse))
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(kept.get("x", 1.0, read))  # finds what was refused, but is not removed yet
+        with pytest.raises(Busy):
+            await first
+        return await second
+
+    assert asyncio.run(request()) == "read"
 
 
 def drawn(server: Harness, prefix: str) -> str:

@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from typing import Final
 from urllib.parse import urlencode
 
-from perseid.ledger.errors import LedgerError
+from perseid.ledger.errors import LedgerError, StoreUnavailable
 from perseid.names.handle import Handle
 from perseid.records.locations import Candidates, parse_address, parse_locatt
 from perseid.registry.identity import Anonymous
@@ -249,6 +249,8 @@ async def _handle_name(request_context: RequestContext, parsed: _ResolverRequest
 async def _find_last_title(request_context: RequestContext, handle: Handle) -> str:
     """The title of the last public version before a tombstone; empty if there is none, or it cannot be read now."""
     registry, types = request_context.server.registry, request_context.server.settings.service.title_types
+    if isinstance(registry.ledger.write_problem, StoreUnavailable):
+        return ""  # nobody waits for a database that does not respond
 
     def read() -> str:
         with registry.snapshot() as snapshot:
