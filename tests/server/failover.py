@@ -10,8 +10,6 @@ import argparse
 import http.client
 import json
 import random
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -26,20 +24,20 @@ from sqlalchemy import make_url
 
 from perseid.records.record import Value
 from perseid.registry.installation.installation import Installation
+from tests.cli.installation import call
 from tests.postgres import USER, Cluster
 from tests.server.running import Address, Serving, serving
 
 PREFIX: Final = "12345"
 PATIENCE: Final = 120.0
 """Seconds for anything to happen: much more than a loaded machine needs."""
-_PROGRAM = (sys.executable, "-c", "from perseid.cli import main; main()")
 
 
 def perseid(*words: object) -> str:
     """Run a command; return its output."""
-    done = subprocess.run([*_PROGRAM, *map(str, words)], check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    done = call(*map(str, words))
+    assert done.code == 0, done
+    return done.out
 
 
 class Pair:
