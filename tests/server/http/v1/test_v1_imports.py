@@ -1,5 +1,6 @@
 """Imports over HTTP: upload, check, report, apply; each for the uploading user only."""
 
+import asyncio
 import json
 import threading
 from io import BytesIO
@@ -16,6 +17,7 @@ from perseid.registry.jobs import spool
 from perseid.registry.jobs.spool import SpooledImport
 from perseid.server.http.messages import Response
 from perseid.server.http.v1.routes import imports
+from perseid.server.state.jobs import MAX_RUNNING
 from tests.server.http.contexts import Harness, basic, header_of
 from tests.server.http.v1 import openapi_document
 from tests.server.http.v1.apis import got, problem, send
@@ -145,6 +147,19 @@ def test_no_reader_waits_for_a_file_to_be_opened(importing: Harness, monkeypatch
     assert got(upload(importing, TABLE), 202)["state"] == "ready"
     (thread,) = threads
     assert thread is not threading.main_thread(), "here, the main thread does the work of all pools"
+
+
+def test_no_check_that_has_a_slot_waits_for_another_file_to_be_opened() -> None:
+    """A file that waits is claimed by nobody, like one whose check was interrupted."""
+    barrier = threading.Barrier(MAX_RUNNING)
+
+    def start() -> Any:
+        return barrier.wait(timeout=30)
+
+    async def open_all() -> list[Any]:
+        return await asyncio.gather(*[imports._open(start) for _ in range(MAX_RUNNING)])
+
+    assert sorted(asyncio.run(open_all())) == [*range(MAX_RUNNING)]
 
 
 def test_invalid_rows_are_listed_and_reported(importing: Harness) -> None:

@@ -61,6 +61,7 @@ from perseid.server.http.v1.routing import FileBody, Reply, Routes
 from perseid.server.http.v1.validation import InvalidParameter
 from perseid.server.native.decisions import AuthorizedRegistry, to_refusal
 from perseid.server.native.work import WorkKind
+from perseid.server.state.jobs import MAX_RUNNING
 from perseid.wire.codes import ResponseCode
 
 IMPORTS: Final = Routes("Imports", "Create the records of a file: upload and check it, then apply it as a job.")
@@ -83,11 +84,8 @@ STALE_SECONDS: Final = 60
 PART_SIZE: Final = 1 << 20
 """Bytes of an upload that are in memory before they are written, and of one part of a report or a result."""
 
-MAX_OPENING: Final = 4
-"""Files that one worker opens at a time; others wait. For a spreadsheet that takes minutes of another process."""
-
 T = TypeVar("T")
-_openers = ThreadPoolExecutor(MAX_OPENING, "perseid-open")
+_openers = ThreadPoolExecutor(MAX_RUNNING, "perseid-open")  # each check has a slot, so none waits without a claim
 _checks: set[asyncio.Task[None]] = set()  # the event loop keeps no reference to its tasks
 
 
