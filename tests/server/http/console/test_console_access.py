@@ -4,13 +4,15 @@ import re
 from html import unescape
 from xml.etree import ElementTree as ET
 
+import msgspec
 import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.record import Value, ValueRef
 from perseid.registry.commands.records import PartialValue, SetValues
-from perseid.schema.access import Access, AccessEntry, KeyState
+from perseid.schema.access import Access, AccessEntry, AccessRole, KeyState
+from perseid.server.http.console.access import _get_rights
 from perseid.server.http.console.access_picture import MAX_IDENTITIES, count_omitted, draw_access
 from tests.server.http.console.console_user import ConsoleUser
 from tests.server.http.contexts import Harness
@@ -107,6 +109,34 @@ def test_administrator_of_a_prefix_without_a_group_is_revoked(user: ConsoleUser,
     assert "Access was revoked." in user.text
     assert "value 101" not in user.text
     assert rights_of(user, "300:12345/ann") == ["reader"], "the other row stays"
+
+
+def test_only_what_can_be_revoked_has_a_button() -> None:
+    direct = AccessEntry("300:12345/ann", ("add_na", "read"), KeyState.ACTIVE, value=100)
+    member = AccessEntry("300:12345/ann", ("read",), KeyState.ACTIVE, AccessRole.READER, 101, ("203:0.NA/12345",))
+    nested = msgspec.structs.replace(member, groups=(*member.groups, "200:12345/team"))
+    unnamed = msgspec.structs.replace(member, role=None)
+    nothing = msgspec.structs.replace(direct, permissions=())
+    on_prefix, on_record = Access("12345", "0.NA/12345", []), Access("12345/n1", "12345/n1", [])
+    assert _get_rights(on_prefix, direct) == _get_rights(on_record, direct) == ["add_na", "read"]
+    assert _get_rights(on_prefix, member) == ["reader"]
+    for access, entry in (
+        *((on_prefix, entry) for entry in (nested, unnamed, nothing)),
+        *((on_record, entry) for entry in (member, nested, unnamed, nothing)),
+    ):
+        assert _get_rights(access, entry) == [], "with no right in its form, the button would revoke all"
+
+
+def test_confirmation_says_that_every_value_loses_the_permissions(user: ConsoleUser, server: Harness) -> None:
+    add_user(user, "ann")
+    admin = Admin(ValueRef.parse("300:12345/ann")).to_bytes()
+    two = (PartialValue("HS_ADMIN", admin, 101), PartialValue("HS_ADMIN", admin, 102))
+    server.registry.do(SetValues(Handle.parse("0.NA/12345"), two), OPERATOR, "cli")
+    grant(user, "300:12345/ann", "reader")
+    assert "on 12345, from all its values. Rights through groups stay." in user.text
+    assert "300:12345/ann loses reader on 12345. Its other rights stay." in user.text
+    revoke(user, "300:12345/ann", "modify_value")
+    assert rights_of(user, "300:12345/ann") == ["reader"]
 
 
 def test_access_to_one_record_is_given(user: ConsoleUser) -> None:

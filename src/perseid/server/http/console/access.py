@@ -145,16 +145,23 @@ async def _access_page(console: ConsoleRequest, problem: ClientError | None = No
 
 
 def _get_rights(access: Access, entry: AccessEntry) -> list[str]:
-    """The rights that the button of a row revokes: the role of its group, or the permissions of its value."""
-    if "/" not in access.on and entry.groups and entry.role is not None:
-        return [entry.role.value]
-    return list(entry.permissions)
+    """The rights that the button of a row revokes: the role of its group, or the permissions of its value.
+
+    Empty if there is nothing to revoke here: the identity is named by other groups, which stay.
+    """
+    if not entry.groups:
+        return list(entry.permissions)
+    is_member = "/" not in access.on and len(entry.groups) == 1
+    return [entry.role.value] if is_member and entry.role is not None else []
 
 
 def _describe_revocation(access: Access, entry: AccessEntry) -> str:
     """What the button of a row does."""
     rights = ", ".join([get_words().get(right, right) for right in _get_rights(access, entry)])
-    text = _("{identity} loses {rights} on {on}. Rights that it has through other rows stay.")
+    if entry.groups:
+        text = _("{identity} loses {rights} on {on}. Its other rights stay.")
+    else:
+        text = _("{identity} loses {rights} on {on}, from all its values. Rights through groups stay.")
     return text.format(identity=to_visible(entry.identity), rights=rights, on=to_visible(access.on))
 
 
