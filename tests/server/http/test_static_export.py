@@ -110,6 +110,8 @@ def fill(registry: Registry) -> None:
     put(registry, "12345/gone", Value.text(1, "TOMBSTONE.REASON", "<b>Withdrawn</b>"), state=State.TOMBSTONE)
     put(registry, "12345/unpublished", Value.text(1, "URL", "https://unpublished.example/"), state=State.UNPUBLISHED)
     put(registry, "12345/reserved", state=State.RESERVED)
+    for number, query in enumerate(("?", "?&", "?a=1&", "?a=1&&", "?a?", "?#c")):
+        put(registry, f"12345/query-{number}", Value.text(1, "URL", f"https://example.org/{query}"))
     put(registry, "12345/far", Value.text(1, "URL", "https://example.org/" + "x" * 5_000))
 
 

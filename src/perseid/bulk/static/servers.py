@@ -242,8 +242,11 @@ _APACHE_MAP: Final = """\
 RewriteMap perseid_{status} "txt:DIRECTORY/apache/{status}.map"
 """
 
-# Since version 2.4.60, Apache refuses a question mark that is not literally in the rule.
+# Since version 2.4.60, Apache refuses a question mark that is not literally in the rule. It removes one `&` or an
+# empty query from the end, so such a target gets another `&`.
 _APACHE_REDIRECT: Final = """\
+RewriteCond ${{perseid_{status}:%{{ENV:perseid_id}}}} ^([^?]+)[?](|.*&)$
+RewriteRule ^ %1?%2& [R={status},NE,QSD,END]
 RewriteCond ${{perseid_{status}:%{{ENV:perseid_id}}}} ^([^?]+)[?](.+)$
 RewriteRule ^ %1?%2 [R={status},NE,QSD,END]
 RewriteCond ${{perseid_{status}:%{{ENV:perseid_id}}}} ^(.+)$
