@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from perseid.bulk import anvl
 from perseid.bulk.anvl import map_ark
 from perseid.bulk.formats import Format, InvalidFile, Profile, ReadOptions, UnknownColumns
+from perseid.bulk.imports import to_read_options
 from perseid.bulk.rows import open_rows
-from perseid.schema.imports import ImportRow, RowProblem
+from perseid.schema.imports import ImportQuery, ImportRow, RowProblem
 from perseid.schema.records import Data
 from tests.bulk.stored import problems, read
 
@@ -75,6 +76,8 @@ def test_a_table_of_ezid_is_read() -> None:
     assert caught.value.columns == {"_traget": "_target", "local.shelf": ""}
     (row,) = read(b"_id,local.shelf\nark:/99999/x,b\n", ReadOptions(columns={"local.shelf": "SHELF"}))
     assert values_of(row)[0] == ("SHELF", "b")
+    (row,) = read(b"_id,local.shelf\nark:/99999/x,b\n", to_read_options(ImportQuery(map=("local.shelf=21.T1/x=y",))))
+    assert values_of(row)[0] == ("21.T1/x=y", "b")
 
 
 def test_a_table_of_arklet_is_read() -> None:

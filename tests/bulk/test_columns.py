@@ -6,8 +6,9 @@ import pytest
 
 from perseid.bulk.columns import TEMPLATE, parse_column
 from perseid.bulk.formats import InvalidFile, ReadOptions, Row, UnknownColumns
+from perseid.bulk.imports import to_read_options
 from perseid.bulk.rows import open_rows
-from perseid.schema.imports import ImportRow, RowOperation, RowProblem
+from perseid.schema.imports import ImportQuery, ImportRow, RowOperation, RowProblem
 from perseid.schema.records import Data, ValueInput
 
 
@@ -85,6 +86,16 @@ def test_unknown_columns_are_refused_by_name_with_suggestions() -> None:
     assert row.values == (text("URL", "b"),)
     known = list(open_rows(io.BytesIO(b"handle,21.T1/x\n1/a,b\n"), is_type=lambda type_: type_ == "21.T1/x"))
     assert isinstance(known[0], ImportRow)
+
+
+def test_columns_and_types_of_a_mapping_can_have_equals_signs() -> None:
+    table = "handle,a,a=b,A = c,d\n1/a,1,2,3,4\n"
+    mapped = to_read_options(ImportQuery(map=("a=-", "a=b=URL!ttl=300", "a = c=EMAIL", "d=21.T1/x=y")))
+    (row,) = read(table, mapped)
+    assert isinstance(row, ImportRow)
+    assert row.values == (text("URL", "2", ttl=300), text("EMAIL", "3"), text("21.T1/x=y", "4"))
+    with pytest.raises(InvalidFile, match="does not have the column 'e'"):
+        read(table, to_read_options(ImportQuery(map=("a=-", "a=b=-", "a = c=-", "d=-", "e=URL!ttl=300"))))
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,8 @@ class _Fields:
 
     def __init__(self, profile: Profile, options: ReadOptions) -> None:
         self.known = _FIELDS[profile]
-        self.own = {name.strip().lower(): meaning for name, meaning in options.columns.items()}
+        own = [f"{name}={meaning}".partition("=") for name, meaning in options.columns.items()]  # no field has a "="
+        self.own = {name.strip().lower(): meaning.strip() for name, _, meaning in own}
 
     def find(self, name: str) -> str | None:
         """The meaning of a field; None if it has none."""

@@ -12,7 +12,7 @@ A table with the columns `type` and `data` has one row for each value: see `valu
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -147,7 +147,9 @@ def parse_column(text: str) -> Column:
 
 def map_columns(header: tuple[str, ...], options: ReadOptions, is_type: TypeCheck | None = None) -> tuple[Column, ...]:
     """Find the meaning of each column; raises `UnknownColumns` or `InvalidFile`."""
-    mapping = {_fold(name): meaning for name, meaning in options.columns.items()}
+    names = {_fold(name) for name in header}
+    mapped = [_split_mapping(name, meaning, names) for name, meaning in options.columns.items()]
+    mapping = {_fold(name): meaning for name, meaning in mapped}
     unknown: dict[str, str] = {}
     columns: list[Column] = []
     used: set[str] = set()
@@ -165,7 +167,7 @@ def map_columns(header: tuple[str, ...], options: ReadOptions, is_type: TypeChec
             unknown[name] = _suggest(name)
         else:
             columns.append(column)
-    if missing := [name for name in options.columns if _fold(name) not in used]:
+    if missing := [name for name, _ in mapped if _fold(name) not in used]:
         known = ", ".join(header)
         message = f"The file does not have the column {missing[0]!r}, which was given a meaning."
         raise invalid_file("missing-column", message, f"Its columns are: {shorten(known)}.", column=missing[0])
@@ -173,6 +175,14 @@ def map_columns(header: tuple[str, ...], options: ReadOptions, is_type: TypeChec
         raise UnknownColumns(unknown, AdviceKind.MAP_COLUMN(column=next(iter(unknown))))
     _check_special(header, columns)
     return tuple(columns)
+
+
+def _split_mapping(column: str, meaning: str, names: Collection[str]) -> tuple[str, str]:
+    """Split a mapping after the longest column that exists: columns, types and options can have equals signs."""
+    while _fold(column) not in names and "=" in column:
+        column, _, start = column.rpartition("=")
+        meaning = f"{start.strip()}={meaning}"
+    return column.strip(), meaning
 
 
 def _find_column(name: str, is_type: TypeCheck | None) -> Column | None:

@@ -47,7 +47,7 @@ def to_read_options(query: ImportQuery) -> ReadOptions:
     """Return how a request wants a file to be read. Raises `InvalidFile`."""
     columns = {}
     for text in query.map:
-        column, equals, meaning = text.partition("=")
+        column, equals, meaning = text.rpartition("=")  # a type with an equals sign: see `columns.map_columns`
         if not equals:
             raise invalid_file("invalid-mapping", f"{text!r} is not a mapping.", "Use COLUMN=TYPE, as in Link=URL.")
         columns[column.strip()] = meaning.strip()

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Iterator
-from html import unescape
+from html import escape, unescape
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,6 +16,7 @@ from perseid.registry.results import Refused
 from perseid.server.http.auth.web_sessions import SECURE_COOKIE
 from perseid.server.http.connection.responses import send_stream
 from perseid.server.http.messages import Client, Request
+from perseid.server.http.v1.routes import imports
 from tests.server.http.console.console_user import ConsoleUser
 from tests.server.http.contexts import STRANGER, Harness, harness
 from tests.server.http.resolver.resolver_records import create
@@ -127,6 +128,19 @@ def test_unknown_column_is_refused_and_mapped(user: ConsoleUser, server: Harness
     settled(user)
     user.submit("/apply")
     assert url_of(server, "12345/row-1") == "https://one.example/"
+
+
+def test_options_are_kept_until_a_file_is_checked(user: ConsoleUser, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wait(*_: object) -> None: ...
+
+    monkeypatch.setattr(imports, "_check", wait)
+    user.get("/console/imports")
+    fields = user.form("/imports").fields | {"prefix": "12345", "skip_invalid": "yes", "map": "a=b=URL\nShelf=-"}
+    fields.pop("file", None)
+    user.upload("/console/imports", fields, "rows.csv", FILE.encode())
+    assert "is being checked" in user.text
+    assert "prefix=12345" in user.path
+    assert f'<a href="{escape(user.path)}">Show the result</a>' in user.page.body.decode()
 
 
 def test_no_file_is_a_problem(user: ConsoleUser) -> None:

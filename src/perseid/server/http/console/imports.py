@@ -45,9 +45,7 @@ async def upload(console: ConsoleRequest) -> Response:
         made = await console.api.create_import(file.file, query)
     except ClientError as error:
         return await _upload_form(console, error)
-    options: dict[str, Any] = {name: console.text(name) for name in (*_TEXTS, *_FLAGS, "on_existing")}
-    mapped = "\n".join(query.map)
-    return console.redirect("imports", made.id, **options, map=mapped if len(mapped) <= MAX_KEPT else "")
+    return console.redirect("imports", made.id, **_keep_options(console, query))
 
 
 async def _upload_form(console: ConsoleRequest, problem: ClientError | None = None) -> Response:
@@ -131,6 +129,7 @@ async def _import_page(console: ConsoleRequest, problem: ClientError | None = No
     if found.changes:
         changes = await console.api.import_changes(found.id, page_size=PAGE_SIZE).page(console.text("changes"))
     advice, language = describe_advice(found, found.advice or "")
+    options = _read_options(console, ImportQuery())
     return console.render(
         "import.html",
         advice=advice,
@@ -144,7 +143,8 @@ async def _import_page(console: ConsoleRequest, problem: ClientError | None = No
         columns=_columns(found),
         unknown=_find_unknown(found),
         meanings=_describe_meanings(),
-        options=_read_options(console, ImportQuery()),
+        options=options,
+        kept=_keep_options(console, options),
         is_checking=found.state in (ImportState.CHECKING, ImportState.UPLOADING),
         is_ready=found.state is ImportState.READY,
     )
@@ -197,3 +197,10 @@ def _read_options(console: ConsoleRequest, query: ImportQuery) -> ImportQuery:
     choice = console.text("on_existing")
     on_existing = OnExisting(choice) if choice in tuple(OnExisting) else OnExisting.FAIL
     return msgspec.structs.replace(query, **texts, **flags, on_existing=on_existing, map=tuple(_read_mapping(console)))
+
+
+def _keep_options(console: ConsoleRequest, query: ImportQuery) -> dict[str, Any]:
+    """The parameters with which the page of an import keeps the options of the form, for another upload."""
+    mapped = "\n".join(query.map)
+    options = {name: console.text(name) for name in (*_TEXTS, *_FLAGS, "on_existing")}
+    return {**options, "map": mapped if len(mapped) <= MAX_KEPT else ""}
