@@ -248,7 +248,7 @@ class Ledger:
             raise
         # The requests have succeeded, whatever happens to the view.
         try:
-            if self.answers.apply(committed.changes) is ApplyResult.BEHIND:
+            if self.answers.apply([*committed.earlier, *committed.changes]) is ApplyResult.BEHIND:
                 self.answers.follow(self.log.open_reader)
         except Exception:
             _logger.exception("cannot update the answers view")

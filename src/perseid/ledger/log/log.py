@@ -14,7 +14,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sqlalchemy import Connection, insert
@@ -45,6 +45,9 @@ _MAX_DELAY: Final = 0.2
 """The longest of these delays if nothing was written for certain: the caller gets an error soon and can retry. Each
 attempt also waits up to five seconds for the head."""
 
+MAX_EARLIER: Final = 100
+"""Entries of other nodes that a commit reads for the views: more than arrive between two commits of a busy node."""
+
 TOKEN_LENGTH: Final = 16
 LARGE_GROUP: Final = 250
 """Entries in a commit from which batch optimizations pay off: as many as a step of a job has."""
@@ -61,6 +64,8 @@ class CommitResult:
     """The entries, in the form that views use."""
     erased: bool
     """Whether data was redacted."""
+    earlier: list[Change] = field(default_factory=list)
+    """The entries of other nodes between `Log.known_end` and these, unless there are many."""
 
 
 class UnsettledCommit(OutcomeUnknown):
@@ -143,6 +148,7 @@ class Log:
                 commit = Commit(cursor, self.statements, self.clock, self.random, token, connection, known)
                 if known is None or not commit.follows(known):
                     commit.require(self.known_end)
+                earlier = self._find_earlier(cursor, commit)
                 if unsettled is not None and commit.was_committed(unsettled[0]):
                     return unsettled[1]
                 entries = sum([len(each.drafts) if isinstance(each, Append) else 1 for each in group])
@@ -155,7 +161,7 @@ class Log:
                     callback(connection)
                 if self.journal is not None:
                     self.journal(token, commit.first, outcomes)
-                attempt = commit.first, CommitResult(outcomes, commit.changes, commit.erased)
+                attempt = commit.first, CommitResult(outcomes, commit.changes, commit.erased, earlier)
             self._known = commit.known()
             return attempt[1]
         except OutcomeUnknown as error:
@@ -163,6 +169,13 @@ class Log:
             if attempt is None:
                 raise
             raise UnsettledCommit(attempt) from error
+
+    def _find_earlier(self, cursor: Any, commit: Commit) -> list[Change]:
+        """Read what other nodes have appended, so that views need not ask for it after the commit."""
+        if self.known_end is None:
+            return []
+        count = commit.first - 1 - self.known_end[0]
+        return LogReader(cursor, self.statements).changes(self.known_end[0], count) if 0 < count <= MAX_EARLIER else []
 
     def was_committed(self, token: bytes, first: int) -> bool:
         """Whether a commit with this token, starting at entry `first`, has happened. Waits until none is under way."""
