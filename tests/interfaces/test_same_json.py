@@ -267,6 +267,8 @@ WITHOUT_ROUTE: Final = {
     "jobs undo": "the same command as undo",
     "import": "reads a file of this machine, and reports about it; it prints the job, as jobs show",
     "export": "writes a file; with --json it describes the file",
+    "node export": "writes a file",
+    "node join": "creates the directory of a node",
     "migrate copy": "copies another server",
     "migrate compare": "compares another server with the copy",
     "migrate checklist": "shows what is left to do by hand",
