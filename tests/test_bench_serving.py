@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from bench.serving import api, client, commands, profiles
-from bench.serving.bare import TCP, UDP, bare
-from bench.serving.load import KEPT, Generator, Order
-from bench.serving.processes import Watch, memory, parts
+from perseid.server.benchmark.bare import TCP, UDP, bare
+from perseid.server.benchmark.load import KEPT, Generator, Order
+from perseid.server.benchmark.processes import Watch, memory, parts
 
 
 @pytest.mark.parametrize(("mode", "kind"), [(UDP, UDP), (TCP, TCP), (KEPT, TCP)])

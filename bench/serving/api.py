@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from bench.serving.installations import FORMAT, PREFIX, make, renew
-from bench.serving.processes import Watch
+from bench.serving.installations import make, renew
+from perseid.server.benchmark.installation import FORMAT, PREFIX
+from perseid.server.benchmark.processes import Watch
 from tests.server.running import Address, serving
 
 SETTINGS: Final = {

@@ -27,9 +27,8 @@ from typing import Final
 import psycopg
 from sqlalchemy import make_url
 
+from perseid.server.benchmark.processes import Watch, parts
 from tests.postgres import Cluster
-
-from .processes import Watch, parts
 
 PERSEID: Final = str(Path(sys.executable).with_name("perseid"))
 PREFIX: Final = "12345"

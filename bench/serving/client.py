@@ -16,13 +16,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from bench.serving.installations import FORMAT, Filled, make, three_values
+from bench.serving.installations import Filled, make
 from perseid.client import native_operations as operations
 from perseid.client.errors import ClientError
 from perseid.client.native import NativeClient
 from perseid.client.resolution import AsyncResolver, Resolver
 from perseid.client.roots import Root
 from perseid.records.site import Interface, Purpose, Site, Transport
+from perseid.server.benchmark.installation import FORMAT, three_values
 from tests.server.running import Serving, serving
 
 CONCURRENT: Final = 64

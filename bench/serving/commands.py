@@ -13,7 +13,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.serving.installations import FORMAT, make
+from bench.serving.installations import make
+from perseid.server.benchmark.installation import FORMAT
 from tests.server.running import serving
 
 ROUNDS = 9

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.serving.crew import at_work
 from bench.serving.installations import Filled
 from bench.serving.writing import Order, Written
+from perseid.server.benchmark.processes import run_together
 from perseid.wire.codes import ResponseCode
 from tests.server.native.native_client import NativeClient, Serving, Via
 
@@ -80,10 +80,10 @@ def _in_manner(server: Serving, filled: Filled, seconds: float, manner: Manner, 
             f"{label}-{number}",
             seconds,
             manner.pipelined,
-        ).to_json()
+        )
         for number in range(manner.clients)
     ]
-    effort = at_work(server.pid, "bench.serving.writing", orders)
+    effort = run_together(server.pid, "bench.serving.writing", orders)
     written = [Written(**report) for report in effort.reports]
     acknowledged = sum(one.acknowledged for one in written)
     with NativeClient(server.native, Via.UDP) as client:

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from bench.serving.installations import FORMAT, Filled
-from bench.serving.processes import WORKER, memory, parts
+from bench.serving.installations import Filled
 from bench.serving.resolving import WAYS, ask
+from perseid.server.benchmark.installation import FORMAT
+from perseid.server.benchmark.processes import WORKER, memory, parts
 from perseid.wire.client import VerifiedResponse
 from perseid.wire.codes import RemoteProtocolError, ResponseCode
 from tests.server.native.native_client import Address, NativeClient, NoAnswer, Serving, Via, serving

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from bench.serving import load
-from bench.serving.bare import TCP, UDP, bare
-from bench.serving.crew import at_work
-from bench.serving.installations import FORMAT, PREFIX, Filled
-from bench.serving.processes import Watch
+from bench.serving.installations import Filled
+from perseid.server.benchmark import load
+from perseid.server.benchmark.bare import TCP, UDP, bare
+from perseid.server.benchmark.installation import FORMAT, PREFIX
+from perseid.server.benchmark.processes import Watch, run_together
 from perseid.wire.codes import ResponseCode
 from tests.server.native.native_client import Address
 
@@ -86,10 +86,10 @@ def ask(server: MeasuredServer, filled: Filled, way: Way, seconds: float, genera
             sockets=8 if by_udp else CONNECTIONS,
             window=way.window,
             seed=number,
-        ).to_json()
+        )
         for number in range(generators)
     ]
-    effort = at_work(server.pid, "bench.serving.load", orders)
+    effort = run_together(server.pid, load.__name__, orders)
     tally = sum((load.Tally(**report) for report in effort.reports), load.Tally())
     if not tally.answered:
         raise RuntimeError(f"{way.name}: no correct response, {tally}")

@@ -26,8 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.serving.installations import PREFIX, make
-from bench.serving.processes import Watch
+from bench.serving.installations import make
+from perseid.server.benchmark.installation import PREFIX
+from perseid.server.benchmark.processes import Watch
 from tests.server.native.native_client import serving
 
 QUIET: Final = {"PERSEID_LOG_ACCESS": "false", "PERSEID_SERVER_WORKERS": "1", "PERSEID_HTTP_PORT": "0"}

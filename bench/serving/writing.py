@@ -16,10 +16,11 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Final
 
-from bench.serving import orders
-from bench.serving.installations import PREFIX, Filled, three_values
+from bench.serving.installations import Filled
 from perseid import client as perseid_client
 from perseid.client import native_operations
+from perseid.server.benchmark import processes
+from perseid.server.benchmark.installation import PREFIX, three_values
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.message import ENVELOPE_LENGTH
 from perseid.wire.requests import ValuesRequest
@@ -34,7 +35,7 @@ _RECEIVED = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Order(orders.Order):
+class Order(processes.Order):
     """Options of a client."""
 
     address: tuple[str, int]

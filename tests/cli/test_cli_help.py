@@ -30,7 +30,7 @@ def walk(command: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
 
 
 COMMANDS = list(walk(typer.main.get_command(app)))
-OFFLINE = {("key", "generate"), ("login",), ("logout",)}  # and the name commands; they need no installation
+OFFLINE = {("bench",), ("key", "generate"), ("login",), ("logout",)}  # and the name commands; they need no installation
 LEAVES = [path for path, is_group in COMMANDS if not is_group]
 
 
@@ -61,10 +61,10 @@ def test_help_has_no_type_names_and_a_standard_usage_line(path: tuple[str, ...])
 # `serve` replaces this process (tests/server/processes runs its examples); `jobs resume` and `jobs cancel` need an
 # interrupted job; `edit` needs an editor and a terminal; `login` and `logout` need a server (test_cli_remote.py), and
 # `migrate` another Handle server (tests/bulk); `import` needs files (test_cli_import.py); `node` needs a PostgreSQL
-# database (test_cli_nodes.py).
+# database (test_cli_nodes.py); `bench` takes long (test_cli_bench.py).
 NOT_RUN = [("login",), ("logout",), ("serve",), ("jobs", "resume"), ("jobs", "cancel"), ("edit",)]
 NOT_RUN += [("import",), ("migrate", "copy"), ("migrate", "compare"), ("migrate", "keys")]
-NOT_RUN += [("node", "export"), ("node", "join")]
+NOT_RUN += [("node", "export"), ("node", "join"), ("bench",)]
 
 
 @pytest.mark.parametrize("path", [path for path in LEAVES if path not in NOT_RUN], ids=words)

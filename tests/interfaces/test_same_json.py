@@ -273,6 +273,7 @@ WITHOUT_ROUTE: Final = {
     "migrate compare": "compares another server with the copy",
     "migrate checklist": "shows what is left to do by hand",
     "migrate keys": "reads the key files of another server",
+    "bench": "measures this machine",
 }
 """Every other command with `--json`, and the reason."""
 

@@ -470,10 +470,14 @@ LAZY_COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "jobs": ("jobs", "List, show, cancel, resume and undo changes to many records."),
         "migrate": ("migrate", "Move from a Handle server: copy, follow and compare its records."),
     },
+    "Measuring": {
+        "bench": ("bench", "Measure how fast Perseid is on this machine."),
+    },
 }
 """The commands by the headings of the help: the module of each, and its summary."""
 
 SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = {
+    "benchmark": ("bench",),
     "cat": ("resolve", "show"),
     "abort": ("cancel",),
     "allow": ("grant",),

@@ -1,8 +1,8 @@
 """Bare servers that only send back a response of the right size: the cost of the sockets.
 
 On a busy machine everything takes longer, so figures of the same run are compared: how much more than this does the
-server do? `python -m bench.serving.bare KIND` serves until it is killed, either UDP in a plain blocking loop, which is
-fastest, or TCP on uvloop, as workers do.
+server do? `python -m perseid.server.benchmark.bare KIND` serves until it is killed, either UDP in a plain blocking
+loop, which is fastest, or TCP on uvloop, as workers do.
 """
 
 import asyncio
@@ -16,10 +16,11 @@ from typing import Final, cast
 
 import uvloop
 
-from bench.serving.installations import FORMAT, ROOT, three_values
 from perseid.wire.codes import OpCode, OpFlag, ResponseCode
 from perseid.wire.message import Envelope, Header, Message
 from perseid.wire.responses import ResolutionResult, encode_response
+
+from .installation import FORMAT, three_values
 
 UDP: Final = "udp"
 TCP: Final = "tcp"
@@ -77,8 +78,8 @@ async def _serve_tcp() -> None:
 @contextmanager
 def bare(kind: str) -> Iterator[Bare]:
     """Run a bare server during the block."""
-    command = [sys.executable, "-m", "bench.serving.bare", kind]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", __spec__.name, kind]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - this module
         assert process.stdout is not None  # noqa: S101 - it is a pipe
         try:
             yield Bare(process.pid, ("127.0.0.1", int(process.stdout.readline())))

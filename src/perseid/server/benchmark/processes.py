@@ -1,10 +1,14 @@
-"""CPU time and memory of a server's processes, as the kernel counts them."""
+"""CPU time and memory of a server's processes, as the kernel counts them, and processes that load it."""
 
+import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Self
 
 SUPERVISOR: Final = "supervisor"
 WORKER: Final = "worker"
@@ -89,3 +93,67 @@ class Watch:
             part = self._parts[pid]
             found[part] = found.get(part, 0.0) + now - self._before[pid]
         return found
+
+
+# Processes that load the server
+
+
+class Order:
+    """Base of dataclasses with the options of a process, passed on its command line; `address` is host and port."""
+
+    __slots__ = ()
+
+    def to_json(self) -> str:
+        """Encode as a command line argument."""
+        plain: Any = self  # a dataclass
+        return json.dumps(asdict(plain))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Decode it."""
+        plain = json.loads(text)
+        return cls(**plain | {"address": tuple(plain["address"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """Results and cost."""
+
+    reports: tuple[dict[str, Any], ...]
+    """The report of each process."""
+    cpu: dict[str, float]
+    """CPU seconds of each part of the server."""
+
+    @property
+    def total(self) -> float:
+        """CPU seconds of the whole server."""
+        return sum(self.cpu.values())
+
+
+def run_together(supervisor: int, module: str, orders: Sequence[Order]) -> Effort:
+    """Start `python -m module ORDER` for each order, release all when all are ready, and wait for their end."""
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(  # noqa: S603 - modules of this program
+                    [sys.executable, "-m", module, order.to_json()],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for order in orders
+        ]
+        for process in processes:
+            if process.stdout is None or process.stdout.readline() != "ready\n":
+                raise RuntimeError(f"{module} failed to start; see its messages")
+        watch = Watch(supervisor)
+        for process in processes:
+            if process.stdin is not None:
+                process.stdin.write("go\n")
+                process.stdin.flush()
+        written = [process.communicate()[0] for process in processes]
+        cpu = watch.spent()
+    if any(process.returncode for process in processes):
+        raise RuntimeError(f"{module} failed; see its messages")
+    return Effort(tuple(json.loads(text) for text in written), cpu)

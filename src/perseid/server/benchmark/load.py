@@ -1,8 +1,8 @@
 """Load generator: requests records as fast as the server responds, and checks every response.
 
-A generator is a separate process (`python -m bench.serving.load ORDER`); it prints that it is ready, waits for a line,
-sends requests for the given time, waits for pending responses, and prints the result. It keeps a window of requests
-outstanding on each of several sockets, so that the server is always busy.
+A generator is a separate process (`python -m perseid.server.benchmark.load ORDER`); it prints that it is ready, waits
+for a line, sends requests for the given time, waits for pending responses, and prints the result. It keeps a window of
+requests outstanding on each of several sockets, so that the server is always busy.
 
 Requests are prepared in advance and get their id when they are sent. The request id and the code of a response are
 checked; values are checked by tests.
@@ -19,16 +19,19 @@ from dataclasses import asdict, dataclass, field
 from itertools import count, cycle
 from typing import Final
 
-from bench.serving import orders
 from perseid.wire.codes import CURRENT_VERSION, DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
 from perseid.wire.message import ENVELOPE_LENGTH, MESSAGE_LIFETIME, Envelope, Header, Message
 from perseid.wire.requests import Resolve, encode_request
+
+from . import processes
 
 UDP: Final = "udp"
 TCP: Final = "tcp"
 """A connection for each request."""
 KEPT: Final = "kept"
 """Kept connections."""
+HTTP: Final = "http"
+"""Kept connections over HTTP, one request at a time on each."""
 
 PATIENCE: Final = 1.0
 """Seconds after which a request is considered lost."""
@@ -39,18 +42,18 @@ _ID, _LENGTH, _CODE = slice(8, 12), slice(16, 20), slice(24, 28)
 
 
 @dataclass(frozen=True, slots=True)
-class Order(orders.Order):
+class Order(processes.Order):
     """Options of a generator."""
 
     mode: str
     address: tuple[str, int]
     format: str
-    """The handles to request, as a `printf` format."""
+    """The handles to request, or the paths over HTTP, as a `printf` format."""
     handles: int
     """Number of handles."""
     seconds: float
     code: int = ResponseCode.SUCCESS
-    """The expected code."""
+    """The expected code; over HTTP, the status."""
     sockets: int = 8
     window: int = 8
     """Requests outstanding on each socket; one if each request has its own connection."""
@@ -100,7 +103,8 @@ class Generator:
     def __init__(self, order: Order) -> None:
         self._order = order
         self._code = int(order.code).to_bytes(4, "big")
-        self._next = _requests(order).__next__
+        self._next = (_http_requests if order.mode == HTTP else _requests)(order).__next__
+        self._status = b"HTTP/1.1 %d " % order.code
         self._poll = select.epoll()
         self._lines: dict[int, _Line] = {}
         self._given_up: set[bytes] = set()
@@ -109,9 +113,12 @@ class Generator:
 
     def run(self) -> Tally:
         """Send requests for the given time, then wait for outstanding ones."""
-        take: Callable[[_Line, float], None] = {UDP: self._datagrams, TCP: self._once, KEPT: self._stream}[
-            self._order.mode
-        ]
+        take: Callable[[_Line, float], None] = {
+            UDP: self._datagrams,
+            TCP: self._once,
+            KEPT: self._stream,
+            HTTP: self._http,
+        }[self._order.mode]
         started, cpu = time.monotonic(), time.process_time()
         end = started + self._order.seconds
         tidy = started + PATIENCE / 5
@@ -157,7 +164,7 @@ class Generator:
         sock.setblocking(False)
         line = self._lines[sock.fileno()] = _Line(sock)
         self._poll.register(sock.fileno(), select.EPOLLIN)
-        self._ask(line, 1 if self._order.mode == TCP else self._order.window, now)
+        self._ask(line, 1 if self._order.mode in {TCP, HTTP} else self._order.window, now)
 
     def _reopen(self, line: _Line, now: float) -> None:
         del self._lines[line.socket.fileno()]
@@ -179,7 +186,7 @@ class Generator:
         else:
             self.tally.wrong += 1
 
-    # The three modes. The code for every response is inlined: the generator must not be slower than the server.
+    # The modes. The code for every response is inlined: the generator must not be slower than the server.
 
     def _datagrams(self, line: _Line, now: float) -> None:
         receive, send, pending, tally = line.socket.recv, line.socket.send, line.pending, self.tally
@@ -228,6 +235,21 @@ class Generator:
             self._ask(line, 1, now)
         line.buffer = received
 
+    def _http(self, line: _Line, now: float) -> None:
+        received = line.socket.recv(_RECEIVED)
+        if not received:
+            self.tally.lost += len(line.pending)
+            self.tally.reopened += 1
+            self._reopen(line, now)
+            return
+        line.buffer += received
+        head, end, body = line.buffer.partition(b"\r\n\r\n")
+        if end and len(body) >= _body_length(head):
+            (number,) = line.pending
+            self._check(line, number, self._code if head.startswith(self._status) else b"")
+            line.buffer = b""
+            self._ask(line, 1, now)
+
 
 def _is_whole(received: bytes) -> bool:
     """Whether the data starts with a complete message."""
@@ -236,14 +258,31 @@ def _is_whole(received: bytes) -> bool:
     )
 
 
+def _body_length(head: bytes) -> int:
+    """The length of the body of an HTTP response."""
+    return int(head.lower().partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0] or b"0")
+
+
+def _random_names(order: Order) -> Iterator[str]:
+    numbers = random.Random(order.seed)  # noqa: S311 - no secret
+    return ((order.format % numbers.randrange(order.handles)) for _ in range(min(_REQUESTS, order.handles)))
+
+
+def _http_requests(order: Order) -> Iterator[tuple[bytes, bytes]]:
+    """Endless requests with their ids, which are not sent."""
+    requests = cycle(
+        [f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n".encode() for path in _random_names(order)]
+    )
+    return ((number.to_bytes(4, "big"), request) for number, request in enumerate(requests))
+
+
 def _requests(order: Order) -> Iterator[tuple[bytes, bytes]]:
     """Endless requests with their ids, for random handles."""
-    numbers = random.Random(order.seed)
     flags = DEFAULT_FLAGS | (OpFlag.KEEP_CONNECTION if order.mode == KEPT else OpFlag(0))
     header = Header(OpCode.RESOLUTION, flags=flags, expires=int(time.time()) + MESSAGE_LIFETIME)
     messages = []
-    for _ in range(min(_REQUESTS, order.handles)):
-        body = encode_request(Resolve((order.format % numbers.randrange(order.handles)).encode()), CURRENT_VERSION)
+    for name in _random_names(order):
+        body = encode_request(Resolve(name.encode()), CURRENT_VERSION)
         messages.append(Message.build(Envelope(), header, body).to_bytes())
     before, after = messages[0][: _ID.start], cycle([raw[_ID.stop :] for raw in messages])
     for number in count(1):

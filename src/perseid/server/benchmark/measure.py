@@ -1,0 +1,140 @@
+"""Figures of this machine for `perseid bench`: a scratch installation is filled, served, asked and removed.
+
+Every figure of a run is made under the same conditions, so the figures of one run can be compared. CPU time is that of
+the server's processes alone; rates are what clients and server reach together, because they share the machine.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from itertools import count, takewhile
+from pathlib import Path
+from typing import Final
+
+from perseid.client import NativeClient
+from perseid.client.native_operations import create as create_operation
+from perseid.registry.installation.installation import Installation
+from perseid.schema.benchmark import BenchmarkReport, BenchmarkRow
+from perseid.wire.codes import ResponseCode
+
+from . import load
+from .bare import UDP, bare
+from .installation import (
+    ADMINISTRATOR,
+    FORMAT,
+    LIMITS,
+    PREFIX,
+    QUIET,
+    RunningServer,
+    create,
+    fill,
+    serving,
+    three_values,
+)
+from .processes import Watch, memory, parts, run_together
+
+SECONDS: Final = 24
+"""Seconds of load in all, unless the caller chooses: with start and warm-up, half a minute."""
+WARM_UP: Final = 0.2
+"""Seconds of load before each measurement: caches fill, code is specialized."""
+IDLE_INTERVAL: Final = 0.3
+"""Seconds after which a server that has used less than a tenth of them is idle."""
+MAX_IDLE_WAIT: Final = 6.0
+"""Seconds to wait for that; on a busy machine the figures are worse."""
+SOCKETS: Final = 8
+_MICRO = 1e6
+_FOUND, _MISSING = FORMAT, PREFIX + "/none-%07d"
+
+_LOADS: Final = (
+    ("UDP resolution", load.UDP, _FOUND, ResponseCode.SUCCESS),
+    ("UDP resolution, not found", load.UDP, _MISSING, ResponseCode.HANDLE_NOT_FOUND),
+    ("TCP resolution, a connection each", load.TCP, _FOUND, ResponseCode.SUCCESS),
+    ("TCP resolution, kept open", load.KEPT, _FOUND, ResponseCode.SUCCESS),
+    ("HTTP redirect", load.HTTP, f"/{_FOUND}", 302),
+    ("HTTP JSON record", load.HTTP, f"/api/handles/{_FOUND}", 200),
+)
+FLOOR: Final = "bare UDP sockets"
+"""The measurement that shows the speed of the machine."""
+PARTS: Final = len(_LOADS) + 2
+"""Measurements that share the time: the loads, bare sockets and creates."""
+
+
+def measure(folder: Path, records: int, seconds: float, step: Callable[[str], None]) -> BenchmarkReport:
+    """Measure in a new directory inside `folder`, on its file system; `step` gets the name of each measurement."""
+    share = seconds / PARTS
+    with tempfile.TemporaryDirectory(prefix=".perseid-bench-", dir=folder) as scratch:
+        directory = Path(scratch) / "installation"
+        step(f"{records:,} records")
+        secret = create(directory)
+        bulk = _fill(directory, records)
+        step(FLOOR)
+        with bare(UDP) as echo:
+            floor = _load(
+                "bare UDP sockets", echo.pid, echo.native, load.UDP, _FOUND, ResponseCode.SUCCESS, records, share
+            )
+        step("start")
+        with serving(directory, {**os.environ, **LIMITS, **QUIET}) as server:
+            _wait_until_idle(server.pid)
+            rows = [bulk, floor]
+            for name, mode, format_, code in _LOADS:
+                step(name)
+                address = server.http if mode == load.HTTP else server.native
+                rows.append(_load(name, server.pid, address, mode, format_, code, records, share))
+            step("creates")
+            rows.append(_creates(server, secret, share))
+            used = sum(memory(pid).own for pid in parts(server.pid))
+        return BenchmarkReport(records, len(os.sched_getaffinity(0)), server.start_seconds, used, tuple(rows))
+
+
+def _wait_until_idle(pid: int) -> None:
+    """Wait until the workers have loaded pages and the API, which they do after they have started to serve."""
+    for _ in range(int(MAX_IDLE_WAIT / IDLE_INTERVAL)):
+        watch = Watch(pid)
+        time.sleep(IDLE_INTERVAL)
+        if sum(watch.spent().values()) < IDLE_INTERVAL / 10:
+            return
+
+
+def _fill(directory: Path, records: int) -> BenchmarkRow:
+    started, cpu = time.monotonic(), time.process_time()
+    with Installation.open(directory) as installation:
+        fill(installation, records)
+    took = time.monotonic() - started
+    return BenchmarkRow("records appended in groups", records / took, (time.process_time() - cpu) / records * _MICRO, 0)
+
+
+def _load(  # noqa: PLR0913, PLR0917 - options
+    name: str,
+    pid: int,
+    address: tuple[str, int],
+    mode: str,
+    format_: str,
+    code: int,
+    records: int,
+    seconds: float,
+) -> BenchmarkRow:
+    window = SOCKETS if mode == load.UDP else 1
+    tally, cpu = load.Tally(), 0.0
+    for duration in filter(None, (WARM_UP, seconds)):
+        order = load.Order(mode, address, format_, records, duration, int(code), SOCKETS, window)
+        effort = run_together(pid, load.__name__, [order])
+        tally, cpu = load.Tally(**effort.reports[0]), effort.total
+    if not tally.answered:
+        raise RuntimeError(f"{name}: no correct response, {tally}")
+    return BenchmarkRow(name, tally.answered / tally.seconds, cpu / tally.answered * _MICRO, tally.lost + tally.wrong)
+
+
+def _creates(server: RunningServer, secret: str, seconds: float) -> BenchmarkRow:
+    """Records created over the native protocol by one client, many at once in one session."""
+    names = (f"{PREFIX}/new-{number:07d}" for number in count())
+    with NativeClient(*server.native, identity=str(ADMINISTRATOR), key=secret.encode()) as client:
+        client.create(name := next(names), three_values(name))  # authenticate once
+        watch, started = Watch(server.pid), time.monotonic()
+        wanted: Iterator[str] = takewhile(lambda _: time.monotonic() - started < seconds, names)
+        results = list(client.do_many(create_operation(name, three_values(name)) for name in wanted))
+        took, cpu = time.monotonic() - started, sum(watch.spent().values())
+    created = sum(isinstance(result, str) for result in results)
+    if not created:
+        raise RuntimeError(f"creates: no record was created, {results[:1]}")
+    return BenchmarkRow("creates in one session", created / took, cpu / created * _MICRO, len(results) - created)
