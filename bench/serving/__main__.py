@@ -11,7 +11,7 @@ the difference is the server's own work, and they show the current speed of the 
 target, and the measurement of the deployed server on such a machine.
 
     --handles 10000,1000000   one column for each size
-    --hdlbench PATH           the source of an independent load generator: compiled, and its figures beside ours
+    --hdlbench                compile an independent load generator and an echo in C: their figures beside ours
     --kills 5                 kill each process this often, and show median and maximum (11 s each)
     --only resolution,…       some parts: resolution, access-log, creates, start, kills
     --profile FOLDER          profile every thread of the server, and print the slowest functions; figures are invalid
@@ -29,7 +29,7 @@ from bench.serving import profiles
 from bench.serving.creating import creates
 from bench.serving.faults import first_answer, kills, resident, start_up, udp_while_a_worker_dies
 from bench.serving.installations import Filled, make
-from bench.serving.resolving import WAYS, bare_sockets, compiled, cross_check, resolution
+from bench.serving.resolving import WAYS, bare_sockets, compile_program, cross_check, echo_floor, resolution
 from tests.server.native.native_client import Serving, Via, serving
 
 Figures = dict[str, float]
@@ -101,7 +101,10 @@ def _figures(options: argparse.Namespace, handles: int, folder: Path) -> Figures
 
 def _resolution(server: Serving, filled: Filled, options: argparse.Namespace, folder: Path) -> Figures:
     found: Figures = {}
-    other = None if options.hdlbench is None else compiled(options.hdlbench, folder)
+    other = compile_program("hdlbench", folder) if options.hdlbench else None
+    if other is not None:
+        _say("echo in C")
+        found |= echo_floor(other, compile_program("cecho", folder), filled, options.seconds)
     for way in WAYS:
         _say(f"resolution: {way.name}")
         found |= resolution(server, filled, way, options.seconds, options.generators)
@@ -157,7 +160,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="seconds for each measurement; default 1")
     parser.add_argument("--workers", type=int, default=1, help="worker processes; default 1")
     parser.add_argument("--generators", type=int, default=2, help="load generator processes; default 2")
-    parser.add_argument("--hdlbench", type=Path, help="the source of an independent load generator")
+    parser.add_argument("--hdlbench", action="store_true", help="measure with an independent load generator too")
     parser.add_argument("--kills", type=int, default=1, help="how often each process is killed; default 1")
     parser.add_argument("--profile", type=Path, help="a folder for profiles of the server's threads")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, comma-separated; default all")

@@ -2,13 +2,15 @@
 
 import json
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 from bench.serving.installations import Filled
 from perseid.server.benchmark import load
-from perseid.server.benchmark.bare import TCP, UDP, bare
+from perseid.server.benchmark.bare import TCP, UDP, Bare, bare
 from perseid.server.benchmark.installation import FORMAT, PREFIX
 from perseid.server.benchmark.processes import Watch, run_together
 from perseid.wire.codes import ResponseCode
@@ -18,6 +20,8 @@ WARM_UP: Final = 0.3
 """Seconds of load before the measurement: caches fill, code is specialized."""
 CONNECTIONS: Final = 16
 """TCP connections of a generator, each with one outstanding request."""
+ECHO_BYTES: Final = 300
+"""Bytes that the echo sends: about a response with three values."""
 
 _MISSING = PREFIX + "/none-%07d"
 _MICRO = 1e6
@@ -108,22 +112,44 @@ def bare_sockets(filled: Filled, seconds: float, generators: int) -> Figures:
     return found
 
 
-# The independent generator
+# The independent generator, and the least that a server in C costs
 
 
-def compiled(source: Path, folder: Path) -> Path:
-    """Compile the independent generator."""
-    program = folder / "hdlbench"
+def compile_program(name: str, folder: Path) -> Path:
+    """Compile `hdlbench` or `cecho`; needs a C compiler."""
+    program = folder / name
+    source = Path(__file__).with_name(f"{name}.c")
     subprocess.run(["cc", "-O2", "-o", str(program), str(source)], check=True)  # noqa: S607 - the system's compiler
     return program
 
 
-def cross_check(program: Path, server: MeasuredServer, filled: Filled, way: Way, seconds: float) -> Figures:
+@contextmanager
+def echo(program: Path) -> Iterator[Bare]:
+    """Run `cecho` during the block."""
+    with subprocess.Popen([str(program), str(ECHO_BYTES)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None  # noqa: S101 - it is a pipe
+        try:
+            yield Bare(process.pid, ("127.0.0.1", int(process.stdout.readline())))
+        finally:
+            process.kill()
+
+
+def echo_floor(generator: Path, program: Path, filled: Filled, seconds: float) -> Figures:
+    """The same UDP requests by the independent generator, sent back by `cecho`: their response code stays 0."""
+    with echo(program) as server:
+        return cross_check(generator, server, filled, Way("UDP, echo in C", load.UDP, window=8), seconds, code=0)
+
+
+def cross_check(
+    program: Path, server: MeasuredServer, filled: Filled, way: Way, seconds: float, code: int | None = None
+) -> Figures:
     """The same requests by the independent generator: one process, as many outstanding."""
     mode = {load.UDP: "udp", load.TCP: "tcp", load.KEPT: "tcpka"}[way.mode]
     host, port = server.native
     command = [str(program), "-j", "-H", host, "-p", str(port), "-m", mode, "-n", str(filled.handles)]
-    command += ["-f", FORMAT if way.found else _MISSING, "-R", "1" if way.found else "100"]
+    if code is None:
+        code = ResponseCode.SUCCESS if way.found else ResponseCode.HANDLE_NOT_FOUND
+    command += ["-f", FORMAT if way.found else _MISSING, "-R", str(int(code))]
     command += ["-c", "16" if way.mode == load.UDP else str(2 * CONNECTIONS), "-w", str(way.window)]
     subprocess.run([*command, "-d", str(WARM_UP)], check=False, capture_output=True)
     watch = Watch(server.pid)
