@@ -1,18 +1,27 @@
 """`init --database`, `node export` and `node join`, with a real PostgreSQL."""
 
 import json
+import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from perseid import __version__
+from perseid.cli.check import MAX_CLOCK_DIFFERENCE, Level, node_findings
 from perseid.ledger.backup import encryption
+from perseid.ledger.store.node_reports import KEPT_SECONDS, NodeReport, read_reports, remove_report, save_report
+from perseid.registry.installation.installation import Installation
 from perseid.registry.installation.sections import strip_password
 from tests.cli.installation import Site, call, site
 from tests.postgres import Cluster, postgres
+from tests.server.failover import request, wait_until
+from tests.server.running import serving
 
 __all__ = ["postgres"]
 
 PASSWORD = "swordfish"
+NODE = NodeReport("a:/names", "1.0", 3.0, 0.01, 0)
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +79,66 @@ def test_a_node_joins_with_the_file_of_another(here: Site, secret: str, tmp_path
     assert "https://example.org/a" in second.ok("resolve 12345/a").out
     second.ok("create 12345/b --url https://example.org/b")
     assert "https://example.org/b" in here.ok("resolve 12345/b").out
+
+
+def test_check_names_the_nodes_with_problems(here: Site) -> None:
+    with Installation.open(here.directory) as installation:
+        store = installation.log.store
+        save_report(store, "one", "1.0", 0)
+        save_report(store, "two", "1.0", 0)
+        with installation.ledger.open_reader() as reader:
+            size = reader.size
+        assert [(node.name, node.version, node.behind) for node in read_reports(store)] == [
+            ("one", "1.0", size),
+            ("two", "1.0", size),
+        ]
+        save_report(store, "two", "1.1", size)
+        remove_report(store, "one")
+        (second,) = read_reports(store)
+        assert (second.name, second.version, second.behind) == ("two", "1.1", 0)
+        assert abs(second.clock_difference) < MAX_CLOCK_DIFFERENCE
+        with store.writing() as connection:
+            connection.exec_driver_sql("UPDATE node_reports SET seen_at = seen_at - 61000000")
+        save_report(store, "one", "1.0", size)
+    assert "two is unresponsive" in here("check --quick").out
+    with Installation.open(here.directory) as installation:
+        store = installation.log.store
+        with store.writing() as connection:
+            connection.exec_driver_sql(f"UPDATE node_reports SET seen_at = seen_at - {KEPT_SECONDS}000000")
+        save_report(store, "three", "1.0", 0)
+        assert [node.name for node in read_reports(store)] == ["three"]
+
+
+@pytest.mark.parametrize(
+    ("reports", "level", "words"),
+    [
+        ([NODE], Level.OK, "1 node running, at most 0 entries behind the ledger"),
+        ([NODE, replace(NODE, age=61)], Level.ERROR, "a:/names is unresponsive: its last report is 61 s old"),
+        ([replace(NODE, clock_difference=2.5)], Level.ERROR, "the clock of a:/names is 2.5 s ahead of the database's"),
+        ([replace(NODE, clock_difference=-2.5)], Level.ERROR, "the clock of a:/names is 2.5 s behind the database's"),
+        ([replace(NODE, behind=1001)], Level.ERROR, "a:/names was 1,001 entries behind the ledger"),
+        ([NODE, replace(NODE, name="b", version="1.1")], Level.NOTE, "a:/names has 1.0, b has 1.1"),
+    ],
+)
+def test_findings_about_nodes(reports: list[NodeReport], level: Level, words: str) -> None:
+    found = list(node_findings(reports))
+    assert [each.level for each in found if words in each.message] == [level]
+    assert [each.level for each in found if each.level is not Level.OK] == [level] * (level is not Level.OK)
+
+
+def test_a_server_reports_until_it_is_stopped(here: Site) -> None:
+    with Installation.open(here.directory, writable=False) as installation:
+        store = installation.log.store
+        with serving(here.directory) as server:
+            wait_until(lambda: bool(read_reports(store)), "a report")
+            (node,) = read_reports(store)
+            assert (node.name, node.version) == (f"{socket.gethostname()}:{here.directory.resolve()}", __version__)
+            assert server.metrics is not None
+            _, body = request(server.metrics, "GET", "/metrics")
+            assert f'perseid_node_info{{node="{node.name}",version="{__version__}"}} 1.0' in body.decode()
+            for name in ("report_age_seconds", "lag_entries", "clock_difference_seconds"):
+                assert f'perseid_node_{name}{{node="{node.name}"}}' in body.decode()
+        assert read_reports(store) == []
 
 
 def test_files_of_nodes_are_refused_with_the_reason(here: Site, secret: str, tmp_path: Path, postgres: Cluster) -> None:

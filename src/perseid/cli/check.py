@@ -22,6 +22,7 @@ from perseid.ledger.log.reader import CHUNK
 from perseid.ledger.log.signing import find_branch
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store.directory import prepare
+from perseid.ledger.store.node_reports import NodeReport, read_reports
 from perseid.ledger.verify import verify
 from perseid.names.handle import Handle
 from perseid.proof.verifier import InvalidProof, open_checkpoint
@@ -316,8 +317,8 @@ def check(
     """Check an installation and show how to fix problems.
 
     The checks cover the directory, the settings, the server's key and site information, the HTTPS certificate, the
-    ports, the clock, the keys of the ledger, the ledger, its views, the policies and the tokens. Records that their
-    policy no longer allows are listed too. The exit code is 1 if there is an error. A server may be running.
+    ports, the clock, the nodes, the keys of the ledger, the ledger, its views, the policies and the tokens. Records
+    that their policy no longer allows are listed too. The exit code is 1 if there is an error. A server may be running.
 
     For example:
         perseid check
@@ -357,6 +358,8 @@ def findings(directory: Path, *, quick: bool) -> Iterator[Finding]:
             yield from _clock_findings(installation)
             yield from _space_findings(installation)
             yield from _key_findings(installation)
+            if installation.log.store.is_remote:
+                yield from node_findings(read_reports(installation.log.store))
             ledger = list(_ledger_findings(installation, quick=quick))
             yield from ledger
     except (LedgerError, InvalidConfig) as problem:
@@ -434,6 +437,40 @@ def _space_findings(installation: Installation) -> Iterator[Finding]:
         installation.log.store.check_space(thorough=True)
     except StorageFull as problem:
         yield Finding("disk", Level.ERROR, str(problem), "free disk space; until then changes are refused")
+
+
+UNRESPONSIVE_SECONDS: Final = 60.0
+"""Seconds without a report after which a node is unresponsive: six reports."""
+
+MAX_CLOCK_DIFFERENCE: Final = 1.0
+"""Seconds that clocks may differ: NTP keeps them within milliseconds, and each node dates its changes."""
+
+MAX_BEHIND: Final = 1000
+"""Entries that a node may be behind: what a busy node writes in a second."""
+
+
+def node_findings(reports: Sequence[NodeReport]) -> Iterator[Finding]:
+    """Yield the findings about the nodes that share the database."""
+    running = [node for node in reports if node.age <= UNRESPONSIVE_SECONDS]
+    for node in reports:
+        if node not in running:
+            message = f"{node.name} is unresponsive: its last report is {node.age:.0f} s old"
+            advice = "start it with: perseid serve; a node that does not come back is forgotten after a week"
+            yield Finding("nodes", Level.ERROR, message, advice)
+    for node in running:
+        if abs(node.clock_difference) > MAX_CLOCK_DIFFERENCE:
+            direction = "ahead of" if node.clock_difference > 0 else "behind"
+            message = f"the clock of {node.name} is {abs(node.clock_difference):.1f} s {direction} the database's"
+            yield Finding("nodes", Level.ERROR, message, "synchronize the clocks of all machines with NTP")
+        if node.behind > MAX_BEHIND:
+            message = f"{node.name} was {node.behind:,} entries behind the ledger, so it gives old answers"
+            yield Finding("nodes", Level.ERROR, message, "see its log and the load of its machine")
+    if len({node.version for node in running}) > 1:
+        message = "different versions: " + ", ".join(f"{node.name} has {node.version}" for node in running)
+        yield Finding("nodes", Level.NOTE, message, "upgrade the others soon")
+    lag = max((node.behind for node in running), default=0)
+    text = pluralize(lag, "entry", "entries")
+    yield Finding("nodes", Level.OK, f"{pluralize(len(running), 'node')} running, at most {text} behind the ledger")
 
 
 def _key_findings(installation: Installation) -> Iterator[Finding]:

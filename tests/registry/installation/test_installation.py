@@ -505,7 +505,7 @@ def test_interrupted_upgrade_can_be_completed(made: Path) -> None:
     append(made, "a")
     store = Store.sqlite(made / "ledger.db")
     with store.writing() as connection:
-        for table in ("jobs", "steps", "idempotency", "token_uses"):
+        for table in ("jobs", "steps", "idempotency", "token_uses", "node_reports"):
             connection.exec_driver_sql(f"DROP TABLE {table}")
         connection.exec_driver_sql("DELETE FROM search")
         connection.exec_driver_sql("ALTER TABLE search RENAME COLUMN key TO target")

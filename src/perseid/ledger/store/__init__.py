@@ -2,6 +2,6 @@
 
 from typing import Final
 
-TABLES_VERSION: Final = "0007"
+TABLES_VERSION: Final = "0008"
 """The version of the tables that this program uses: the last migration. Versions have four digits, so a later one
 compares greater. The migrations are not loaded to find it."""

@@ -3,7 +3,7 @@
 `entries` is the truth. `head` says where it ends and is locked to number new entries. `nodes`, `records` and `search`
 are computed from entries; `views` has the positions of the latter two. `ledger`, `checkpoints`, `redactions`, `leases`,
 `jobs`, `steps`, `idempotency` and `token_uses` cannot be computed again and are part of every backup
-(docs/ARCHITECTURE.md lists such state).
+(docs/ARCHITECTURE.md lists such state). `node_reports` says which nodes run.
 
 Statements are written once, in SQLAlchemy Core. Those of hot paths are compiled to text once per dialect and run on the
 driver, which costs half as much as running them through Core. Hot paths read rows by position, so the order of columns
@@ -210,6 +210,17 @@ token_uses = Table(
 )
 """The last day on which each bearer token was used, in days since 1970. Everything else about a token is in its
 record."""
+
+node_reports = Table(
+    "node_reports",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("version", Text, nullable=False),
+    Column("seen_at", BigInteger, nullable=False),
+    Column("clock_difference", BigInteger, nullable=False),
+    Column("behind", BigInteger, nullable=False),
+)
+"""The running nodes of a PostgreSQL database: see `node_reports`. Not part of a backup."""
 
 OTHER_SCOPES: Final = b""
 """The scope of the lease row in which a restore stores how far scopes unknown to the backup may have come."""

@@ -26,6 +26,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from perseid import __version__
+from perseid.ledger.store.node_reports import NodeReport, read_reports
 from perseid.records.site import Transport
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.message import RESPONSE_CODE
@@ -273,6 +274,18 @@ FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "perseid_answers_ready": MetricFamily(
         GAUGE, "1 if the answers view is in use; otherwise resolution reads the records."
     ),
+    "perseid_node_info": MetricFamily(
+        GAUGE, "Always 1, for each node that shares the PostgreSQL database, with its version.", ("node", "version")
+    ),
+    "perseid_node_report_age_seconds": MetricFamily(
+        GAUGE, "Seconds since a node has reported, which it does every 10 s.", ("node",)
+    ),
+    "perseid_node_lag_entries": MetricFamily(
+        GAUGE, "Entries that the answers view of a node had not applied when it reported.", ("node",)
+    ),
+    "perseid_node_clock_difference_seconds": MetricFamily(
+        GAUGE, "Seconds that the clock of a node is ahead of the clock of the database.", ("node",)
+    ),
     "perseid_restarts_total": MetricFamily(COUNTER, "Restarted processes.", ("process",)),
     "perseid_log_lines_lost_total": MetricFamily(COUNTER, "Log lines that were lost because the reader was too slow."),
     "perseid_process_cpu_seconds_total": MetricFamily(COUNTER, "CPU seconds used.", ("process",)),
@@ -294,6 +307,8 @@ class LedgerState:
     """Entries that the answers view has applied."""
     ready: bool
     """Whether the answers view can be used and is being updated."""
+    nodes: Sequence[NodeReport] = ()
+    """The nodes that share the database."""
 
 
 def get_ledger_state(ledger: "Ledger") -> LedgerState:
@@ -301,7 +316,8 @@ def get_ledger_state(ledger: "Ledger") -> LedgerState:
     with ledger.open_reader() as reader:
         entries, checkpoint = reader.size, reader.checkpoint_size() or 0
     ready = ledger.ready
-    return LedgerState(entries, checkpoint, ledger.answers.applied if ready else 0, ready)
+    nodes = tuple(read_reports(ledger.log.store))
+    return LedgerState(entries, checkpoint, ledger.answers.applied if ready else 0, ready, nodes)
 
 
 def _empty() -> Mapping[str, int]:
@@ -461,6 +477,10 @@ class ServerCollector(Collector):
             "perseid_ledger_checkpoint_entries": _sample(state.checkpoint),
             "perseid_answers_lag_entries": _sample(max(0, state.entries - state.applied)),
             "perseid_answers_ready": _sample(state.ready),
+            "perseid_node_info": [((node.name, node.version), [1]) for node in state.nodes],
+            "perseid_node_report_age_seconds": [((node.name,), [node.age]) for node in state.nodes],
+            "perseid_node_lag_entries": [((node.name,), [node.behind]) for node in state.nodes],
+            "perseid_node_clock_difference_seconds": [((node.name,), [node.clock_difference]) for node in state.nodes],
         }
 
     def _processes(self) -> _Samples:

@@ -21,8 +21,8 @@ import sys
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
@@ -31,10 +31,12 @@ from typing import Final, Self
 
 import msgspec
 
+from perseid import __version__
 from perseid.ledger.errors import LedgerError, StorageFull
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.requests import Outcome, Request
+from perseid.ledger.store.node_reports import REPORT_SECONDS, remove_report, save_report
 from perseid.records.errors import InvalidData
 from perseid.registry.codec import MAX_MESSAGE, InvalidMessage, decode_request, encode_outcome
 from perseid.registry.installation.installation import DatabaseUnreachable, Installation
@@ -78,6 +80,8 @@ ORPHAN_SECONDS: Final = 2.0
 
 TICK_SECONDS: Final = 0.5
 """Seconds between two looks at the state of the ledger: less than the second for which `redact` waits at a time."""
+
+_REPORT_END_SECONDS: Final = 2.0  # to remove the report of a node that stops, if the database responds
 
 _READ_BYTES: Final = 256 << 10
 _STARTUP_ERRORS = (InvalidConfig, InvalidData, LedgerError, OSError)
@@ -430,6 +434,19 @@ def _unlink(link: Path, path: Path) -> None:
             link.unlink()
 
 
+def _report_node(installation: Installation, ended: threading.Event, stopping: threading.Event) -> None:
+    """Report until the end. A node that is told to stop is not missed by the others, one that fails is."""
+    name = f"{socket.gethostname()}:{installation.directory}"
+    store = installation.log.store
+    while not ended.is_set():
+        with suppress(LedgerError), store.translate_errors():  # a database that is away is reported by others
+            save_report(store, name, __version__, installation.ledger.answers.applied)
+        ended.wait(REPORT_SECONDS)
+    if stopping.is_set():
+        with suppress(LedgerError), store.translate_errors():
+            remove_report(store, name)
+
+
 class Writer:
     """The writer process."""
 
@@ -476,7 +493,7 @@ class Writer:
         return 0
 
     def _serve(self, server: WriterServer, installation: Installation) -> None:
-        with server:
+        with server, self._reporting(installation):
             _link(installation.directory / WRITER_LINK, self._runtime / SOCKET_NAME)
             server.watch(self._signals, lambda: self._on_signal(server, installation))
             server.watch(self._options.news, lambda: self._on_news(server))
@@ -493,6 +510,19 @@ class Writer:
                 if self._is_orphan and (self._progress > self._orphan_deadline or not server.has_connections):
                     break
             _unlink(installation.directory / WRITER_LINK, self._runtime / SOCKET_NAME)
+
+    @contextmanager
+    def _reporting(self, installation: Installation) -> Iterator[None]:
+        """Report the state of this node to the others, if the ledger is in a database that nodes can share."""
+        if not installation.log.store.is_remote:
+            yield
+            return
+        ended = threading.Event()
+        reporter = threading.Thread(target=_report_node, args=(installation, ended, self._stopping), daemon=True)
+        reporter.start()
+        yield
+        ended.set()
+        reporter.join(_REPORT_END_SECONDS)
 
     def _log_interrupted_jobs(self) -> None:
         """Log which jobs stop with the server: the other processes have ended."""
