@@ -95,8 +95,9 @@ def test_passed_sockets_are_served_and_survive_a_restart(tmp_path: Path) -> None
                 server.wait_until_announced()
 
 
-def test_server_starts_with_sockets_of_systemd(tmp_path: Path) -> None:
-    """Two ports of HTTP; the server binds the native port itself. It is started by the first connection.
+@pytest.mark.parametrize("first", [Via.UDP, Via.TCP])
+def test_server_starts_with_sockets_of_systemd(tmp_path: Path, first: Via) -> None:
+    """Two ports of HTTP, and both sockets of the native protocol. The server is started by the first request.
 
     systemd-socket-activate has no way to ask for a free port, but passes on the sockets that it was passed.
     """
@@ -104,14 +105,18 @@ def test_server_starts_with_sockets_of_systemd(tmp_path: Path) -> None:
     assert activate is not None
     names = (*DEFAULTS, "RUNTIME_DIRECTORY", "PATH")
     started = [activate, *(f"--setenv={name}" for name in names), *serve_command(live_installation(tmp_path))]
-    with listener() as first, listener() as second:
-        command = [sys.executable, "-c", PASS, f"{first.fileno()},{second.fileno()}", *started]
-        with running(tmp_path / "one", command, first, second) as server:
-            assert [get(port_of(second)), get(port_of(first))] == [200, 200]
+    with listener() as secure, listener() as web, listener() as native, socket.socket(type=socket.SOCK_DGRAM) as udp:
+        udp.bind(("127.0.0.1", port_of(native)))
+        passed = (secure, web, native, udp)
+        command = [sys.executable, "-c", PASS, ",".join(str(sock.fileno()) for sock in passed), *started]
+        with running(tmp_path / "one", command, *passed) as server:
+            for via in (first, Via.TCP, Via.UDP):
+                with NativeClient(("127.0.0.1", port_of(native)), via, timeout=PATIENCE, attempts=ATTEMPTS) as client:
+                    assert client.resolve(STD).code is ResponseCode.SUCCESS
+            assert [get(port_of(web)), get(port_of(secure))] == [200, 200]
             server.wait_until_announced()
-            assert server.http == ("127.0.0.1", port_of(first))
-            with NativeClient(server.native, Via.UDP, timeout=PATIENCE, attempts=ATTEMPTS) as client:
-                assert client.resolve(STD).code is ResponseCode.SUCCESS
+            assert server.http == ("127.0.0.1", port_of(secure))
+            assert server.native == ("127.0.0.1", port_of(native))
 
 
 def test_sockets_for_another_process_are_not_taken() -> None:
