@@ -111,6 +111,17 @@ def test_files_in_the_directory_are_backed_up_and_others_named(here: Site, optio
     assert here(f"backup {tmp_path}/2 --json").err == ""
 
 
+@pytest.mark.parametrize(("mode", "accepted"), [(0o400, True), (0o440, True), (0o444, False), (0o460, False)])
+def test_credential_with_an_access_list_is_accepted(here: Site, tmp_path: Path, mode: int, accepted: bool) -> None:
+    """The access list of a credential for one user looks like access of the group."""
+    (tmp_path / "passphrase").write_text(PASSPHRASE)
+    (tmp_path / "passphrase").chmod(mode)
+    command = f"backup {tmp_path}/1 --full --passphrase-file {tmp_path}/passphrase"
+    done = here(command, environ={"CREDENTIALS_DIRECTORY": str(tmp_path)})
+    assert (done.code == 0) is accepted, done
+    assert (here(command.replace("/1", "/2")).code == 0) is (mode == 0o400)
+
+
 def test_every_setting_that_names_a_file_is_known() -> None:
     named = {name for name, setting in SETTINGS.items() if setting.rule and "file name" in setting.rule.expects}
     assert named == set(FILE_SETTINGS)

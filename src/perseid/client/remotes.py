@@ -33,6 +33,7 @@ Address: TypeAlias = tuple[str, int]
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 OTHERS: Final = 0o077
+GROUP_READS: Final = 0o040
 """The permissions of all but the owner."""
 
 MAX_SECRET_BYTES: Final = 65_536
@@ -158,7 +159,7 @@ def read_private_file(path: Path) -> bytes:
     """Read a file with a secret; refuse one that other users can read."""
     try:
         with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_mode & OTHERS:
+            if os.fstat(file.fileno()).st_mode & (OTHERS & ~GROUP_READS if _is_credential(path) else OTHERS):
                 raise InvalidRemote(f"Other users can read {path}. Protect it: chmod 600 {path}")
             data = file.read(MAX_SECRET_BYTES + 1)
     except OSError as error:
@@ -166,6 +167,12 @@ def read_private_file(path: Path) -> bytes:
     if len(data) > MAX_SECRET_BYTES:
         raise InvalidRemote(f"{path} has more than {MAX_SECRET_BYTES:,} bytes, so it is not a secret")
     return data
+
+
+def _is_credential(path: Path) -> bool:
+    """Whether systemd has passed the file: an access list for one user, which looks like access of the group."""
+    folder = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    return folder != "" and path.parent == Path(folder)
 
 
 def read_secret(path: Path) -> str:
