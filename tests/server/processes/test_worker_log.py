@@ -1,7 +1,9 @@
-"""What a worker logs about changes that are refused, and files that cannot be saved."""
+"""What a worker logs about refused changes and files that cannot be saved; its sign of life while it loads."""
 
 import asyncio
+import os
 import threading
+import time
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -11,7 +13,9 @@ from perseid.ledger.errors import ClockError, StorageFull
 from perseid.registry.installation.settings import Config
 from perseid.server.limits.guesses import KnownClients
 from perseid.server.observe.access_log import AccessLog
+from perseid.server.observe.counters import SharedCounters
 from perseid.server.observe.logs import LineStyle, Log, LogOutput
+from perseid.server.processes.child import ChildOptions, SupervisorLink
 from perseid.server.processes.worker import REMINDER_INTERVAL, KnownClientsFile, ProblemLog, Worker
 
 
@@ -97,3 +101,32 @@ def test_lines_logged_during_a_reload_are_written(tmp_path: Path) -> None:
         worker._log.output.close()  # as `logs.configure` does
         worker._open_access_log(Config.parse("", {}))
     assert path.read_text().count("12345/x") == 1
+
+
+def test_worker_counts_as_alive_while_it_loads_pages() -> None:
+    counters = SharedCounters.create(1)
+    beats: set[float] = set()
+
+    def load() -> None:
+        deadline = time.monotonic() + 30
+        while len(beats) < 3 and time.monotonic() < deadline:
+            beats.add(counters.last_beat(0))
+            time.sleep(0.01)
+
+    worker = Mock()
+    worker._supervisor = SupervisorLink(
+        ChildOptions(
+            directory="",
+            state="",
+            name="worker-0",
+            number=0,
+            is_first=False,
+            accept_clock=False,
+            counters=counters.descriptor,
+            status=-1,
+            news=-1,
+        )
+    )
+    Worker._load(worker, Mock(load=load))
+    os.close(counters.descriptor)
+    assert len(beats) == 3, "the event loop may wait for the pages, so a thread says that the worker is alive"
