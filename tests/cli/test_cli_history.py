@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from perseid.cli.verify import ACTIONS, STATES, short_time
+from perseid.ledger.log import signing
 from perseid.ledger.log.entry import Action, State
 from perseid.ledger.views.answers import Answers
 from perseid.records.encoding import iso_time
@@ -23,6 +24,12 @@ from tests.cli.program import ENVIRON, PERSEID, finish, run
 OTHER_USER = "--as 300:98765/stranger"
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 EXACT_TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"
+
+
+@pytest.fixture(autouse=True)
+def _short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proof waits for a tenth of a second, not for a second, until the next checkpoint is signed."""
+    monkeypatch.setattr(signing, "INTERVAL", signing.INTERVAL // 10)
 
 
 @pytest.fixture

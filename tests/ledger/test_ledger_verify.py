@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from perseid.ledger import ledger as ledgers
 from perseid.ledger.errors import StorageFull, TooBusy
-from perseid.ledger.ledger import RETRY_DELAY, Ledger, UnopenedLedger
+from perseid.ledger.ledger import Ledger, UnopenedLedger
+from perseid.ledger.log import signing
 from perseid.ledger.log.entry import Action, State
 from perseid.ledger.log.log import build_redaction
 from perseid.ledger.log.record_keys import homed_name, policy_name
@@ -43,6 +45,13 @@ from tests.ledger.ledgers import (
 
 DEADLINE = 30.0
 ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Maintenance runs, retries and signs every tenth of a second, not every second."""
+    monkeypatch.setattr(ledgers, "RETRY_DELAY", 0.1)
+    monkeypatch.setattr(signing, "INTERVAL", signing.INTERVAL // 10)
 
 
 @pytest.fixture
@@ -207,16 +216,18 @@ def test_erased_means_that_the_old_view_is_removed(
     opened.append(change("a", url("https://example.org/planted-4410")), change("b"))
     opened.append(change("a"))
     until(lambda: opened.answers.ready)
-    remove, may_remove = shutil.rmtree, threading.Event()
+    remove, removes, may_remove = shutil.rmtree, threading.Event(), threading.Event()
 
     def remove_later(path: Path, *, ignore_errors: bool) -> None:
+        removes.set()
         may_remove.wait(DEADLINE)
         remove(path, ignore_errors=ignore_errors)
 
     monkeypatch.setattr(shutil, "rmtree", remove_later)
     with opened.open_reader() as reader:
         opened.append(build_redaction(reader, key("a"), 1, 1, ("cli", "local:alice"), "a reason"))
-    assert not opened.wait_until_erased(2 * RETRY_DELAY)
+    assert removes.wait(DEADLINE)
+    assert not opened.wait_until_erased(2 * ledgers.RETRY_DELAY)
     may_remove.set()
     assert opened.wait_until_erased(DEADLINE)
     files = [path.read_bytes() for path in (tmp_path / "answers").rglob("*") if path.is_file()]

@@ -13,11 +13,12 @@ from itertools import islice, pairwise
 from typing import Final
 
 from perseid.ledger.errors import LedgerError
+from perseid.ledger.log import signing
 from perseid.ledger.log.entry import Action, Entry, Slot
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import LEDGER, record_key
-from perseid.ledger.log.signing import INTERVAL, parse_key_change, sign_checkpoint
+from perseid.ledger.log.signing import parse_key_change, sign_checkpoint
 from perseid.ledger.merkle import Signer
 from perseid.names.handle import Handle
 from perseid.proof.document import FORMAT, MAX_DOCUMENT, MAX_LINKS
@@ -106,7 +107,7 @@ def ensure_checkpoint(log: Log, signer: Signer, seq: int, pause: Callable[[float
     `pause` sleeps for a number of seconds.
     """
     if _checkpoint_size(log, signer) < seq:
-        pause(INTERVAL / _MICROSECOND)
+        pause(signing.INTERVAL / _MICROSECOND)
         if (size := _checkpoint_size(log, signer)) < seq:
             raise NotCheckpointed(seq, size)
 

@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from perseid.ledger import ledger as ledgers
+from perseid.ledger.log import signing
 from perseid.names.handle import Handle
 from perseid.proof.document import VerifiedProof, verify_proof
 from perseid.proof.verifier import InvalidProof, LogKey, check_consistency, open_checkpoint
@@ -46,6 +48,15 @@ def proof(server: Harness, name: str, query: str = "", **how: Any) -> bytes:
 
 def verified(server: Harness, document: bytes, name: str) -> VerifiedProof:
     return verify_proof(document, key_of(server), handle=name)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_interval() -> Iterator[None]:
+    """Servers in this process sign a checkpoint every tenth of a second, not every second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledgers, "RETRY_DELAY", 0.1)
+        patch.setattr(signing, "INTERVAL", signing.INTERVAL // 10)
+        yield
 
 
 @pytest.fixture(scope="module")
