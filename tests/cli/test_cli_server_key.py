@@ -178,6 +178,11 @@ def test_passphrase_is_never_printed(here: Site) -> None:
     passphrase_file = put(here.directory.parent / "word", PASSPHRASE.encode(), mode=0o644)
     notes = findings(here, "server", environ={"PERSEID_KEYS_PASSPHRASE_FILE": str(passphrase_file)})
     assert (notes[0]["level"], notes[0]["advice"]) == ("note", f"restrict access with: chmod 0600 {passphrase_file}")
+    passphrase_file.chmod(0o440)
+    environ = {"PERSEID_KEYS_PASSPHRASE_FILE": str(passphrase_file)}
+    assert "chmod" in str(findings(here, "server", environ=environ))
+    credentials = {"CREDENTIALS_DIRECTORY": str(passphrase_file.parent)}
+    assert "chmod" not in str(findings(here, "server", environ=environ | credentials))
 
 
 # Check

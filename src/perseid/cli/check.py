@@ -16,6 +16,7 @@ from typing import Annotated, Final
 
 import typer
 
+from perseid.client.remotes import others_have_access
 from perseid.ledger.errors import ClockError, CorruptView, LedgerError, StorageFull
 from perseid.ledger.log.entry import Entry, State
 from perseid.ledger.log.reader import CHUNK
@@ -30,7 +31,6 @@ from perseid.records.site import Server, Transport
 from perseid.registry.access.tokens import DAY, TokenStatus
 from perseid.registry.commands.namespaces import namespaces
 from perseid.registry.installation.certificates import EXPIRY_WARNING, Credentials, find_certificate
-from perseid.registry.installation.files import OTHERS_READ
 from perseid.registry.installation.installation import (
     CHECKPOINT_KEY,
     KEYS_NAME,
@@ -218,7 +218,7 @@ def _rotation_findings(directory: Path, identity: ServerIdentity) -> Iterator[Fi
 def _passphrase_findings(directory: Path, config: Config) -> Iterator[Finding]:
     path = directory / config.keys.passphrase_file
     with suppress(OSError):
-        if config.keys.passphrase_file and path.stat().st_mode & OTHERS_READ:
+        if config.keys.passphrase_file and others_have_access(path, path.stat().st_mode):
             message = f"other users can read {path}, which contains the passphrase of the server's key"
             yield Finding("server", Level.NOTE, message, f"restrict access with: chmod 0600 {path}")
 

@@ -33,8 +33,10 @@ Address: TypeAlias = tuple[str, int]
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 OTHERS: Final = 0o077
-GROUP_READS: Final = 0o040
 """The permissions of all but the owner."""
+
+GROUP_READS: Final = 0o040
+"""How the access list of a credential that systemd passes looks: it names one user."""
 
 MAX_SECRET_BYTES: Final = 65_536
 """Bytes of a file with a token, a secret or a key: the longest private keys have some KiB."""
@@ -159,7 +161,7 @@ def read_private_file(path: Path) -> bytes:
     """Read a file with a secret; refuse one that other users can read."""
     try:
         with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_mode & (OTHERS & ~GROUP_READS if _is_credential(path) else OTHERS):
+            if others_have_access(path, os.fstat(file.fileno()).st_mode):
                 raise InvalidRemote(f"Other users can read {path}. Protect it: chmod 600 {path}")
             data = file.read(MAX_SECRET_BYTES + 1)
     except OSError as error:
@@ -169,10 +171,11 @@ def read_private_file(path: Path) -> bytes:
     return data
 
 
-def _is_credential(path: Path) -> bool:
-    """Whether systemd has passed the file: an access list for one user, which looks like access of the group."""
+def others_have_access(path: Path, mode: int) -> bool:
+    """Whether the mode of a file with a secret gives access to other users; credentials of systemd may be 0440."""
     folder = os.environ.get("CREDENTIALS_DIRECTORY", "")
-    return folder != "" and path.parent == Path(folder)
+    is_credential = folder != "" and path.parent == Path(folder)
+    return bool(mode & (OTHERS & ~GROUP_READS if is_credential else OTHERS))
 
 
 def read_secret(path: Path) -> str:
