@@ -18,6 +18,8 @@ APACHE := /usr/sbin/apache2
 CADDY := /usr/bin/caddy
 # Checks the units.
 SYSTEMD := /usr/bin/systemd-analyze
+# Creates the root file system in which the steps of Containerfile are tested.
+MMDEBSTRAP := /usr/bin/mmdebstrap
 # Where `make wheel` writes.
 DIST ?= dist
 # The directory of the demonstration of `make serve`, and more options for `perseid serve`.
@@ -80,7 +82,7 @@ serve: env  ## run a server with demonstration data (DIR=demo-data, OPTIONS="--n
 	@exec $(BIN)/perseid serve -d $(DIR) --init-demo $(OPTIONS)
 
 ifeq ($(PACKAGE),)
-test: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(APACHE) $(CADDY) $(SYSTEMD)  ## lint and all tests, in parallel; PACKAGE=registry for one package
+test: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(APACHE) $(CADDY) $(SYSTEMD) $(MMDEBSTRAP)  ## lint and all tests, in parallel; PACKAGE=registry for one package
 	@$(MAKE) --no-print-directory --jobs=2 lint alltests
 
 # Beside lint, which needs one core for a minute.
@@ -101,7 +103,7 @@ bytecode: env  ## compile all tests once for all test processes
 	@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null 2>&1 || true
 
 # Separate from `test`, because it makes tests slower, some twice as slow.
-coverage: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(APACHE) $(CADDY) $(SYSTEMD)  ## the same tests with branch coverage
+coverage: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(APACHE) $(CADDY) $(SYSTEMD) $(MMDEBSTRAP)  ## the same tests with branch coverage
 	$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term
 
 # The tests start their own PostgreSQL. Without apt nothing is installed, and the tests report what is missing.
@@ -127,7 +129,7 @@ $(APACHE): | env
 $(SYSTEMD): | env
 	@command -v apt-get >/dev/null || exit 0; tools/debian-packages systemd
 
-$(BROWSER) $(LINKCHECKER) $(CADDY): | env
+$(BROWSER) $(LINKCHECKER) $(CADDY) $(MMDEBSTRAP): | env
 	@command -v apt-get >/dev/null || exit 0; tools/debian-packages $(@F)
 
 lint: env  ## check style, types, import contracts and licenses

@@ -63,6 +63,19 @@ NOT_EXECUTED = {
         "install -d -m 0700 /etc/perseid",
     ): "changes the machine; see tests/repository/test_systemd.py",
     ("install-on-debian.md", "systemctl stop perseid"): "needs systemd; see tests/server/processes/test_activation.py",
+    ("run-in-a-container.md", "make wheel"): "needs a container engine; see tests/repository/test_container.py",
+    (
+        "run-in-a-container.md",
+        "podman volume create perseid",
+    ): "needs a container engine; see tests/repository/test_container.py",
+    (
+        "run-in-a-container.md",
+        "podman run --detach --name perseid --restart always \\",
+    ): "needs a container engine; see tests/repository/test_container.py",
+    (
+        "run-in-a-container.md",
+        "podman exec perseid perseid backup - > perseid.backup",
+    ): "needs a container engine; see tests/repository/test_container.py",
     (
         "time-travel.md",
         "curl -i -H 'Accept-Datetime: Sun, 15 Nov 2026 10:00:00 GMT' https://hdl.example.org/12345/x",

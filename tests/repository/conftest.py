@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,17 +72,50 @@ def clean_environ() -> Environ:
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory, worker_id: str, clean_environ: Environ) -> Installed:
     """The wheel, built from the checkout and installed into an empty environment; once for all workers."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base if worker_id == "master" else base.parent) / "installed"
-    folder.mkdir(exist_ok=True)
+    folder = _create_once(tmp_path_factory, worker_id, "installed", lambda folder: _install(folder, clean_environ))
     assert not folder.resolve().is_relative_to(_ROOT), "the temporary directory is inside the checkout"
+    (wheel,) = (folder / "wheel").iterdir()
+    return Installed(wheel, folder / "environment", clean_environ)
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory, worker_id: str, clean_environ: Environ) -> Path:
+    """The locked wheels of an installation, for the Python of Debian 12 and this one; once for all workers."""
+    return _create_once(tmp_path_factory, worker_id, "wheels", lambda folder: _download(folder, clean_environ))
+
+
+def _create_once(
+    tmp_path_factory: pytest.TempPathFactory, worker_id: str, name: str, create: Callable[[Path], None]
+) -> Path:
+    """A folder that all workers share; the first one that needs it creates its contents."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / name
+    folder.mkdir(exist_ok=True)
     with (folder / "lock").open("w") as lock_file:
         fcntl.flock(lock_file, fcntl.LOCK_EX)
         if not (folder / "ready").exists():
-            _install(folder, clean_environ)
+            create(folder)
             (folder / "ready").touch()
-    (wheel,) = (folder / "wheel").iterdir()
-    return Installed(wheel, folder / "environment", clean_environ)
+    return folder
+
+
+def _download(folder: Path, environ: Environ) -> None:
+    requirements = folder / "requirements.txt"
+    requirements.write_text(_locked_requirements("server", "postgres"))
+    for version in {"3.11", f"{sys.version_info[0]}.{sys.version_info[1]}"}:
+        download = ["-m", "pip", "--disable-pip-version-check", "download", "--no-deps", "--require-hashes"]
+        select = ["--only-binary=:all:", f"--python-version={version}", f"--dest={folder}", "-r", str(requirements)]
+        done = subprocess.run(
+            [sys.executable, *download, *select], env=environ, check=False, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def _locked_requirements(*extras: str) -> str:
+    """The run-time dependencies with their hashes, as a file for pip."""
+    needed = {canonicalize_name(each.metadata["Name"]) for each in licenses.closure("perseid", extras)}
+    pins = lock.parse(lock.LOCK.read_text())
+    return "".join(f"{pin.text}\n" for pin in pins if canonicalize_name(pin.requirement.name) in needed)
 
 
 def _install(folder: Path, environ: Environ) -> None:
@@ -99,11 +133,7 @@ def _install(folder: Path, environ: Environ) -> None:
     run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", "wheel", _ROOT)
     (wheel,) = (folder / "wheel").iterdir()
 
-    needed = {canonicalize_name(each.metadata["Name"]) for each in licenses.closure("perseid")}
-    pins = lock.parse(lock.LOCK.read_text())
-    run_time = [pin.text for pin in pins if canonicalize_name(pin.requirement.name) in needed]
-    (folder / "requirements.txt").write_text("\n".join(run_time) + "\n")
-
+    (folder / "requirements.txt").write_text(_locked_requirements())
     run("-m", "venv", "--without-pip", "environment")
     into = (*pip, "--python", "environment/bin/python", "install", "--no-compile")
     # Without --no-deps: a dependency that the closure missed has no hash, and pip refuses it.
