@@ -1,12 +1,14 @@
 """The wheel works on its own, when it is installed and run outside the checkout."""
 
 import subprocess
+import sys
 import zipfile
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import licenses
+from tests.cli.program import SCRIPTS
 
 if TYPE_CHECKING:
     from tests.repository.conftest import Environ, Installed
@@ -66,6 +68,26 @@ def test_installed_server_serves_with_the_packages_of_its_extra_alone(tmp_path: 
     server.terminate()
     _, errors = server.communicate(timeout=30)
     assert (server.returncode, "http" in line) == (0, True), (line, errors)
+
+
+def test_uv_installs_the_wheel_as_a_tool(tmp_path: Path, installed: "Installed", wheels: Path) -> None:
+    """`uv tool install`, with nothing but a home directory and the wheels that it needs."""
+    environ = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+
+    def run(*command: str | Path) -> str:
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environ, check=False, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    offline = ("--offline", "--no-index", "--find-links", wheels, "--python", sys.executable)
+    run(SCRIPTS / "uv", "tool", "install", *offline, f"{installed.wheel}[server]")
+    program = tmp_path / ".local" / "bin" / "perseid"
+    assert program.resolve().is_relative_to(tmp_path)
+    run(program, "init", "data", "--prefix", "12345")
+    run(program, "create", "12345/x", "--url", "https://example.org/x", "-d", "data")
+    assert "https://example.org/x" in run(program, "resolve", "12345/x", "-d", "data")
 
 
 def test_installed_package_needs_nothing_from_outside(tmp_path: Path, installed: "Installed") -> None:
