@@ -17,6 +17,7 @@ from perseid.schema.imports import (
     ImportResponse,
     ImportState,
     NewImportJob,
+    PendingImports,
     ProblemPage,
     RowProblemResponse,
 )
@@ -49,6 +50,11 @@ class ImportOperations:
     def create_import(self, file: BinaryIO, query: ImportQuery) -> Input:
         """Upload a file, and let the server check it; nothing is changed."""
         return make_input(query=query, body=Upload.of(file))
+
+    @operation("GET", "/imports", PendingImports)
+    def pending_imports(self) -> Input:
+        """List your imports that were not applied, the oldest first."""
+        return make_input()
 
     @operation("GET", IMPORT_PATH, ImportResponse)
     def show_import(self, import_id: str) -> Input:

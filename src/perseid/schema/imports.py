@@ -211,6 +211,12 @@ class ImportResponse(ResponseBody, frozen=True, omit_defaults=False):
     ] = None
 
 
+class PendingImports(ResponseBody, frozen=True, omit_defaults=False):
+    """The imports that a user has uploaded and not applied."""
+
+    imports: Annotated[list[ImportResponse], Doc("The imports, the oldest first.")]
+
+
 class ImportResult(JobResponse, frozen=True, kw_only=True, omit_defaults=False):
     """The job of an import, and how many rows it had."""
 

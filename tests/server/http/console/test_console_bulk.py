@@ -109,6 +109,24 @@ def test_file_can_be_discarded(user: ConsoleUser) -> None:
     assert "The uploaded file was deleted." in user.text
 
 
+def test_pending_files_are_listed_and_discarded(user: ConsoleUser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imports, "MAX_PENDING", 2)
+    user.get("/console/imports")
+    assert "Files that wait to be imported" not in user.text
+    upload(user, FILE, "first.csv")
+    upload(user, BAD_FILE, "second.csv")
+    user.get("/console/imports")
+    assert "Files that wait to be imported" in user.text
+    assert "first.csv 2 valid" in user.text
+    assert "second.csv 1 valid, 1 invalid" in user.text
+    upload(user, FILE, "third.csv")
+    assert "Limit of 2 pending imports reached" in user.alert
+    user.submit("/discard")
+    assert "The uploaded file was deleted." in user.text
+    upload(user, FILE, "third.csv")
+    assert "2 valid" in user.text, "there is space again"
+
+
 def test_unknown_column_is_refused_and_mapped(user: ConsoleUser, server: Harness) -> None:
     content = FILE.replace("URL", "Shelf")
     upload(user, content, prefix="12345", skip_invalid="yes")

@@ -202,6 +202,7 @@ def test_minted_handles_are_returned_beside_the_rows(importing: Harness) -> None
     found = got(upload(importing, table, "&mint=true&prefix=12345"), 202)
     path = f"/imports/{found['id']}"
     job = got(send(importing, "POST", f"{path}/apply", {}, headers=basic()), 202)
+    assert got(get(importing, "/imports")) == {"imports": []}, "it was applied"
     lines = get(importing, f"{path}/handles").body.decode("utf-8-sig").splitlines()
     assert lines[0] == "URL,TITLE,handle"
     handle = lines[2].split(",")[2]
@@ -229,9 +230,12 @@ def test_limits_and_permissions(importing: Harness, monkeypatch: pytest.MonkeyPa
     importing.configure(import_spool=1 << 20)
     monkeypatch.setattr(imports, "MAX_PENDING", 1)
     problem(upload(importing, TABLE), "too-many-requests")
+    assert [each["id"] for each in got(get(importing, "/imports"))["imports"]] == [found["id"]]
+    problem(send(importing, "GET", "/imports"), "authentication-required")
     values = (Value(301, "HS_SECKEY", b"of ann", permissions=PRIVATE_PERMISSIONS),)
     importing.registry.do(Create(Handle.parse("12345/ann"), values), OPERATOR, "cli")
     ann = basic("301:12345/ann", "of ann")
+    assert got(send(importing, "GET", "/imports", headers=ann)) == {"imports": []}
     for route in ("", "/problems", "/changes", "/report", "/handles"):
         problem(send(importing, "GET", path + route, headers=ann), "not-found")
     problem(send(importing, "POST", f"{path}/apply", {}, headers=ann), "not-found")

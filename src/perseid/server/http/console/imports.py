@@ -55,6 +55,7 @@ async def _upload_form(console: ConsoleRequest, problem: ClientError | None = No
         "import_new.html",
         title=_("Import a file"),
         problem=problem,
+        pending=(await console.api.pending_imports()).imports,
         namespaces=namespaces,
         options=options,
         on_existing=tuple(OnExisting),

@@ -40,6 +40,7 @@ from perseid.schema.imports import (
     ImportResponse,
     ImportState,
     NewImportJob,
+    PendingImports,
     ProblemPage,
     RowOptions,
     RowProblemResponse,
@@ -108,8 +109,7 @@ async def create_import(call: ApiCall, query: ImportQuery, file: FileBody) -> Re
 
     def create() -> SpooledImport:
         _require_creator(call, registry, query.prefix)
-        pending = [each for each in spool.all() if _is_own(call, each) and each.record.state is not ImportState.STARTED]
-        if len(pending) >= MAX_PENDING:
+        if len(_find_pending(call, spool)) >= MAX_PENDING:
             advice = "Apply or delete one of them, or wait until they are a day old"
             detail = f"Limit of {MAX_PENDING} pending imports reached"
             raise ApiError("too-many-requests", detail, advice, headers=RETRY_LATER)
@@ -131,6 +131,18 @@ async def create_import(call: ApiCall, query: ImportQuery, file: FileBody) -> Re
         await asyncio.to_thread(spooled.discard)
         raise
     return Reply(_to_response(spooled), ACCEPTED)
+
+
+@IMPORTS.add("GET", "/imports", "List pending imports", problems=(401,))
+async def list_imports(call: ApiCall) -> Reply[PendingImports]:
+    """List the files that you have uploaded and not applied, the oldest first. Their number is limited."""
+    authorize_registry(call)
+    spool = _get_spool(call)
+
+    def read() -> PendingImports:
+        return PendingImports([_to_response(each) for each in _find_pending(call, spool)])
+
+    return Reply(await call.do(WorkKind.READ, read))
 
 
 @IMPORTS.add("GET", "/imports/{id}", "Show an import", problems=(401, 404))
@@ -284,6 +296,12 @@ def _find(call: ApiCall) -> SpooledImport:
     if found is None or not _is_own(call, found):
         raise Refused(ResponseCode.HANDLE_NOT_FOUND, "There is no such import", AdviceKind.IMPORT_AGAIN())
     return found
+
+
+def _find_pending(call: ApiCall, spool: Spool) -> list[SpooledImport]:
+    """Find the imports of the caller that no job was started for, the oldest first."""
+    own = [each for each in spool.all() if _is_own(call, each) and each.record.state is not ImportState.STARTED]
+    return sorted(own, key=lambda each: each.record.created_at)
 
 
 def _is_own(call: ApiCall, spooled: SpooledImport) -> bool:
