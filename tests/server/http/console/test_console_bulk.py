@@ -127,6 +127,32 @@ def test_pending_files_are_listed_and_discarded(user: ConsoleUser, monkeypatch: 
     assert "2 valid" in user.text, "there is space again"
 
 
+def test_file_is_minted_again_on_request(user: ConsoleUser) -> None:
+    content = "URL\nhttps://one.example/\n"
+    upload(user, content, mint="yes", prefix="12345")
+    other = user.path  # the same file, which was checked before it was minted
+    upload(user, content, mint="yes", prefix="12345")
+    user.submit("/apply")
+    job = user.path.rpartition("/")[2].partition("?")[0]
+    upload(user, content, mint="yes", prefix="12345")
+    refusal = f"Job {job} has minted handles for this file already, 1 in all. Undo job {job} first, or upload"
+    assert refusal in user.text
+    assert f'href="/console/jobs/{job}"' in user.page.body.decode()
+    user.get(other)
+    user.submit("/apply")
+    assert refusal in user.alert
+    found = re.search('href="(/console/imports[^"]*)">Choose the file again, and mint', user.page.body.decode())
+    assert found is not None
+    user.get(unescape(found[1]))
+    fields = user.form("/imports").fields
+    assert (fields["mint"], fields["mint_again"], fields["prefix"]) == ("yes", "yes", "12345")
+    fields.pop("file")
+    user.upload("/console/imports", fields, "rows.csv", content.encode())
+    assert "1 minted" in settled(user)
+    user.submit("/apply")
+    assert "The job was started." in user.text
+
+
 def test_unknown_column_is_refused_and_mapped(user: ConsoleUser, server: Harness) -> None:
     content = FILE.replace("URL", "Shelf")
     upload(user, content, prefix="12345", skip_invalid="yes")

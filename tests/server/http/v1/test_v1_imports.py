@@ -209,7 +209,11 @@ def test_minted_handles_are_returned_beside_the_rows(importing: Harness) -> None
     assert url_of(importing, handle) == "https://b.example/"
     again = got(upload(importing, table, "&mint=true&prefix=12345"), 202)
     assert again["state"] == "invalid"
-    assert job["job"] in again["problem"]
+    assert again["problem"] == f"Job {job['job']} has minted handles for this file already, 2 in all."
+    assert (again["advice_kind"], again["advice_parameters"]) == ("MINT_AGAIN", {"job": job["job"]})
+    assert again["advice"].startswith(f"Undo it first: POST /api/v1/jobs/{job['job']}/undo. To mint other handles, ")
+    others = got(upload(importing, table, "&mint=true&prefix=12345&mint_again=true"), 202)
+    assert (others["state"], others["valid"]) == ("ready", 2)
 
 
 def test_limits_and_permissions(importing: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,6 +230,7 @@ def test_limits_and_permissions(importing: Harness, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(imports, "SAVE_SECONDS", 0)
     full = got(upload(importing, table), 202)
     assert (full["state"], "space" in full["problem"]) == ("invalid", True), "the rows take more than the file"
+    assert full["advice"] == "Retry later"
     assert got(send(importing, "DELETE", f"/imports/{full['id']}", headers=basic()))
     importing.configure(import_spool=1 << 20)
     monkeypatch.setattr(imports, "MAX_PENDING", 1)

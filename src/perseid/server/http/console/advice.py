@@ -43,7 +43,9 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
         "Upload the file again, and enter {column}=TYPE under the columns to store it as a type, "
         "or {column}=- to ignore it"
     ),
-    AdviceKind.MINT_AGAIN: mark("Undo job {job} first, or confirm that each row gets another handle"),
+    AdviceKind.MINT_AGAIN: mark(
+        "Undo job {job} first, or upload the file again and choose that other identifiers are minted"
+    ),
     AdviceKind.MINT_OR_ENTER_HANDLE: mark(
         "Enter the handle, or upload the file again and choose that handles are minted"
     ),

@@ -131,6 +131,7 @@ async def _import_page(console: ConsoleRequest, problem: ClientError | None = No
         changes = await console.api.import_changes(found.id, page_size=PAGE_SIZE).page(console.text("changes"))
     advice, language = describe_advice(found, found.advice or "")
     options = _read_options(console, ImportQuery())
+    kept = _keep_options(console, options)
     return console.render(
         "import.html",
         advice=advice,
@@ -145,10 +146,21 @@ async def _import_page(console: ConsoleRequest, problem: ClientError | None = No
         unknown=_find_unknown(found),
         meanings=_describe_meanings(),
         options=options,
-        kept=_keep_options(console, options),
+        kept=kept,
+        minted_by=_find_minting_job(found, problem),
+        mint_again={**kept, "mint": "yes", "mint_again": "yes"},
         is_checking=found.state in (ImportState.CHECKING, ImportState.UPLOADING),
         is_ready=found.state is ImportState.READY,
     )
+
+
+def _find_minting_job(found: ImportResponse, problem: ClientError | None) -> str:
+    """The job that has minted the identifiers of this file before, if the check or the import was refused for it."""
+    refused = None if problem is None else problem.problem
+    for each in (found, refused):
+        if each is not None and each.advice_kind == AdviceKind.MINT_AGAIN.name:
+            return str(each.advice_parameters.get("job", ""))
+    return ""
 
 
 def _columns(found: ImportResponse) -> list[tuple[str, str]]:

@@ -210,7 +210,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
         "Store the column as a type with the parameter map={column}%3DTYPE, or ignore it with map={column}%3D-"
     ),
     AdviceKind.MINT_AGAIN: (
-        f"Undo it first: POST {BASE}/jobs/{{job}}/undo, or confirm that each row shall get another handle"
+        f"Undo it first: POST {BASE}/jobs/{{job}}/undo. To mint other handles, send the parameter mint_again"
     ),
     AdviceKind.MINT_OR_ENTER_HANDLE: "Enter the handle. To mint handles, send the parameter mint",
     AdviceKind.NAME_HANDLE_COLUMN: (

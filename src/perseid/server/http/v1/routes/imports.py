@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from time import monotonic
-from typing import BinaryIO, Final, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
@@ -24,7 +24,7 @@ from perseid.bulk.formats import InvalidFile, ReadOptions
 from perseid.bulk.imports import FileCheck, read_problems, to_read_options, write_minted
 from perseid.bulk.report import write_report
 from perseid.ledger.store.jobs import Job
-from perseid.registry.advice import AdviceKind, phrase_row
+from perseid.registry.advice import AdviceKind, phrase_row, to_data, to_sentence
 from perseid.registry.commands.composition import mint_requirement
 from perseid.registry.commands.namespaces import namespaces
 from perseid.registry.jobs import import_job
@@ -481,11 +481,21 @@ async def _check(call: ApiCall, registry: AuthorizedRegistry, spooled: SpooledIm
     except (InvalidFile, ImportBusy):
         pass  # noted in the import, or another request checks it
     except Exception as error:  # noqa: BLE001 - reported with the import
-        if isinstance(error, ApiError):
-            reason, slug = error.detail, error.slug
-        else:
-            refused = to_refusal(error)
-            reason, slug = str(refused), refused.problem_type or slug_of_code(refused.code)
         with suppress(OSError):
             spooled.rows.unlink(missing_ok=True)
-            spooled.update(state=ImportState.INVALID, problem=reason, problem_type=slug)
+            spooled.update(state=ImportState.INVALID, **_describe(error))
+
+
+def _describe(error: Exception) -> dict[str, Any]:
+    """Return what the record of an import says about a check that failed."""
+    if isinstance(error, ApiError):
+        return {"problem": to_sentence(error.detail), "problem_type": error.slug, "fix": error.advice}
+    refused = to_refusal(error)
+    described = {
+        "problem": to_sentence(refused.reason),
+        "problem_type": refused.problem_type or slug_of_code(refused.code),
+    }
+    if refused.advice is None:
+        return described
+    kind, parameters = to_data(refused.advice)
+    return {**described, "fix": str(refused.advice), "advice_kind": kind, "advice_parameters": parameters}
