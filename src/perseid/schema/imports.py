@@ -197,7 +197,7 @@ class ImportResponse(ResponseBody, frozen=True, omit_defaults=False):
         ),
     ]
     changes: Annotated[int, Doc("Existing records that will change; `listImportChanges` shows them.")]
-    sample: Annotated[tuple[str, ...], Doc("The first handles.")]
+    sample: Annotated[tuple[str, ...], Doc("The first handles; those that will be minted are not known yet.")]
     warnings: Warnings = ()
     problem: Annotated[str | None, Doc("Why the file as a whole cannot be imported.")] = None
     job: Annotated[str | None, Doc("The job that imports the rows.")] = None

@@ -56,6 +56,9 @@ ROWS_PER_SLICE: Final = 250
 SAMPLE: Final = 10
 """Handles of a sample."""
 
+_UNNAMED: Final = (RowOutcome.MINTED, RowOutcome.SKIPPED)
+"""Outcomes without a handle for the sample: one that will be minted has only a prefix yet."""
+
 MAX_CHANGES: Final = 1_000
 """Existing records whose changes are kept for the preview; all are counted."""
 
@@ -303,7 +306,7 @@ class ImportCheck:
         self.checked += 1
         self.valid += 1
         self.outcomes[outcome] += 1
-        if len(self.sample) < SAMPLE and outcome is not RowOutcome.SKIPPED:
+        if len(self.sample) < SAMPLE and outcome not in _UNNAMED:
             self.sample.append(row.handle)
         self._position = self._size
         line = _encode_row(row) + b"\n"

@@ -59,6 +59,19 @@ def settled(user: ConsoleUser) -> str:
     return user.text
 
 
+def follow(user: ConsoleUser, text: str) -> None:
+    """Open the link with a text."""
+    found = re.search(f'href="([^"]*)">{re.escape(text)}</a>', user.page.body.decode())
+    assert found is not None, user.text
+    user.get(unescape(found[1]))
+
+
+def test_file_without_rows_is_not_imported(user: ConsoleUser) -> None:
+    upload(user, "handle,URL\n")
+    assert "The file has no rows." in user.text
+    assert not user.has_form("/apply")
+
+
 def test_file_is_checked_and_imported_and_undone(user: ConsoleUser, server: Harness) -> None:
     upload(user, FILE)
     assert "2 valid" in user.text
@@ -92,13 +105,21 @@ def test_invalid_rows_are_reported_and_downloaded(user: ConsoleUser, server: Har
     assert "1 invalid" in user.text
     assert "nonsense" in user.text
     assert not user.has_form("/apply")
+    assert "The file cannot be imported as it is, because rows are invalid." in user.text
+    assert "If the valid rows are imported 1 created" in user.text
     report = user.get(f"{user.path.partition('?')[0]}/report")
     assert b"nonsense" in report.body
     assert url_of(server, "12345/row-1") is None
 
 
 def test_valid_rows_are_imported_on_request(user: ConsoleUser, server: Harness) -> None:
-    upload(user, BAD_FILE, skip_invalid="yes")
+    upload(user, BAD_FILE, on_existing="skip")
+    follow(user, "Choose the file again, and import only its valid rows")
+    fields = user.form("/imports").fields
+    assert (fields["skip_invalid"], fields["on_existing"]) == ("yes", "skip"), "the options are kept"
+    fields.pop("file")
+    user.upload("/console/imports", fields, "rows.csv", BAD_FILE.encode())
+    assert "What will happen 1 created" in settled(user)
     user.submit("/apply")
     assert url_of(server, "12345/row-1") == "https://one.example/"
 
@@ -141,14 +162,13 @@ def test_file_is_minted_again_on_request(user: ConsoleUser) -> None:
     user.get(other)
     user.submit("/apply")
     assert refusal in user.alert
-    found = re.search('href="(/console/imports[^"]*)">Choose the file again, and mint', user.page.body.decode())
-    assert found is not None
-    user.get(unescape(found[1]))
+    follow(user, "Choose the file again, and mint other identifiers")
     fields = user.form("/imports").fields
     assert (fields["mint"], fields["mint_again"], fields["prefix"]) == ("yes", "yes", "12345")
     fields.pop("file")
     user.upload("/console/imports", fields, "rows.csv", content.encode())
     assert "1 minted" in settled(user)
+    assert "First identifiers" not in user.text, "they are not known yet"
     user.submit("/apply")
     assert "The job was started." in user.text
 

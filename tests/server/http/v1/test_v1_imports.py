@@ -200,6 +200,7 @@ def test_existing_records_show_their_changes(importing: Harness) -> None:
 def test_minted_handles_are_returned_beside_the_rows(importing: Harness) -> None:
     table = "URL,TITLE\nhttps://a.example/,A\nhttps://b.example/,B\n"
     found = got(upload(importing, table, "&mint=true&prefix=12345"), 202)
+    assert (found["outcomes"], found["sample"]) == ({"minted": 2}, []), "the handles are not known yet"
     path = f"/imports/{found['id']}"
     job = got(send(importing, "POST", f"{path}/apply", {}, headers=basic()), 202)
     assert got(get(importing, "/imports")) == {"imports": []}, "it was applied"

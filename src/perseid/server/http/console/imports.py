@@ -149,6 +149,8 @@ async def _import_page(console: ConsoleRequest, problem: ClientError | None = No
         kept=kept,
         minted_by=_find_minting_job(found, problem),
         mint_again={**kept, "mint": "yes", "mint_again": "yes"},
+        skip_invalid={**kept, "skip_invalid": "yes"},
+        has_invalid_rows=found.state is ImportState.INVALID and not found.problem,
         is_checking=found.state in (ImportState.CHECKING, ImportState.UPLOADING),
         is_ready=found.state is ImportState.READY,
     )
