@@ -37,6 +37,7 @@ LONGEST: Final = (
     "e2e/test_console_journeys.py",
     "server/http/v1/test_v1_jobs_live.py",
     "server/test_load_and_faults.py",
+    "repository/test_container.py",
     "interfaces/test_same_output.py",
     "cli/test_cli_history.py",
     "registry/installation/test_installation.py",
