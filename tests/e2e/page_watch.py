@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, Response
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Response
 
 PATIENCE: Final = 30_000
 """Milliseconds after which something that should happen has not."""
@@ -73,14 +74,18 @@ def _axe() -> str:
     return files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
 
 
+_UNUSED: Final = WeakKeyDictionary[Browser, dict[str, list[BrowserContext]]]()
+"""Contexts of earlier visitors by options, without cookies and pages: a new one takes longer than most pages."""
+
+
 class Visitor:
     """A user who looks at pages of one server."""
 
     def __init__(self, browser: Browser, url: str, **options: Any) -> None:
         self.url = url
-        self.context = browser.new_context(ignore_https_errors=True, **({"viewport": DESK} | options))
-        self.context.set_default_timeout(PATIENCE)
-        self.context.add_init_script(_NOTE_VIOLATIONS)
+        options = {"viewport": DESK} | options
+        self._unused = _UNUSED.setdefault(browser, {}).setdefault(repr(sorted(options.items())), [])
+        self.context = self._unused.pop() if self._unused else _new_context(browser, options)
         self.page: Page = self.context.new_page()
         self.said: list[str] = []
         """What the console says, besides that a page has a status of its own."""
@@ -91,7 +96,10 @@ class Visitor:
         self.page.on("request", lambda request: self.asked.append(request.url))
 
     def close(self) -> None:
-        self.context.close()
+        for page in self.context.pages:
+            page.close()
+        self.context.clear_cookies()
+        self._unused.append(self.context)
 
     def go(self, path: str) -> Response:
         """Go to a path of the server, and follow redirects."""
@@ -144,3 +152,10 @@ class Visitor:
         # A browser says of every page with an error status that it could not be loaded, and shows it all the same.
         if message.type in ("error", "warning") and "the server responded with a status of" not in message.text:
             self.said.append(f"{message.type}: {message.text}")
+
+
+def _new_context(browser: Browser, options: dict[str, Any]) -> BrowserContext:
+    context = browser.new_context(ignore_https_errors=True, **options)
+    context.set_default_timeout(PATIENCE)
+    context.add_init_script(_NOTE_VIOLATIONS)
+    return context
