@@ -80,10 +80,12 @@ def test_file_is_checked_and_imported_and_undone(user: ConsoleUser, server: Harn
     user.submit("/apply")
     assert "The job was started." in user.text
     user.get(user.path)
+    assert "File rows.csv SHA-256 of the file " in user.text
     assert "Changed records 12345/row-1 create 12345/row-2 create The log since its start" in user.text
     assert url_of(server, "12345/row-2") == "https://two.example/"
     job = user.path.rpartition("/")[2].partition("?")[0]
     user.get(f"/console/jobs/{job}/undo")
+    assert f"Undo job {job}" in user.text
     assert "The undo changes 2 records." in user.text
     user.submit("/undo")
     assert url_of(server, "12345/row-2") is None
@@ -95,7 +97,8 @@ def test_file_is_checked_and_imported_and_undone(user: ConsoleUser, server: Harn
     user.get(f"/console/jobs/{job}")
     assert f'href="/console/jobs/{undo}/undo">Redo' in user.page.body.decode()
     user.get(f"/console/jobs/{undo}/undo")
-    assert "The undo changes 2 records. They become again what they were before the undo" in user.text
+    assert f"Redo job {job}" in user.text
+    assert "The redo changes 2 records. They become again what they were before the undo" in user.text
     user.submit("/undo")
     assert url_of(server, "12345/row-2") == "https://two.example/", "an undo can be undone"
 
@@ -122,6 +125,7 @@ def test_valid_rows_are_imported_on_request(user: ConsoleUser, server: Harness) 
     assert "What will happen 1 created" in settled(user)
     user.submit("/apply")
     assert url_of(server, "12345/row-1") == "https://one.example/"
+    assert "If an identifier exists already skip the row Invalid rows, skipped 1 " in user.text
 
 
 def test_file_can_be_discarded(user: ConsoleUser) -> None:
@@ -171,6 +175,7 @@ def test_file_is_minted_again_on_request(user: ConsoleUser) -> None:
     assert "First identifiers" not in user.text, "they are not known yet"
     user.submit("/apply")
     assert "The job was started." in user.text
+    assert "Mints identifiers yes " in user.text
 
 
 def test_unknown_column_is_refused_and_mapped(user: ConsoleUser, server: Harness) -> None:

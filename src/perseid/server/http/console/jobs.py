@@ -18,7 +18,7 @@ from perseid.server.http.pages.texts import _
 from perseid.server.http.responses import NO_STORE
 from perseid.server.http.v1.routing import BASE as API_BASE
 
-from .advice import describe_advice
+from .advice import describe_advice, get_words
 from .requests import ConsoleRequest
 from .routing import Pages
 
@@ -34,6 +34,7 @@ MAX_ENTRIES: Final = 20
 """Changed records on the page of a job; the log has all."""
 
 _RUNNING: Final = (JobState.RUNNING, JobState.BEING_UNDONE)
+_LINKED: Final = ("import", "job")  # parameters that are shown as links
 _UNDOABLE: Final = (JobState.DONE, JobState.CANCELED, JobState.UNFINISHED)
 
 
@@ -116,7 +117,9 @@ async def preview_undo(console: ConsoleRequest) -> Response:
     """Show what the undo of a job would change, and what prevents it."""
     job = await console.api.job(console.names["job"])
     plan = await console.api.preview_undo(job.job)
-    return console.render("job_undo.html", title=_("Undo job {job}").format(job=job.job), job=job, plan=plan)
+    undone = job.parameters.get("job") if job.kind == "undo" else None  # to undo its undo is to redo it
+    title = _("Redo job {job}").format(job=undone) if undone else _("Undo job {job}").format(job=job.job)
+    return console.render("job_undo.html", title=title, job=job, plan=plan, is_redo=bool(undone))
 
 
 async def _job_page(console: ConsoleRequest, name: str, problem: ClientError | None = None) -> Response:
@@ -147,7 +150,50 @@ async def _list_entries(console: ConsoleRequest, job: JobResponse) -> list[Entry
 
 
 def _parameters(job: JobResponse) -> list[tuple[str, str]]:
-    return [(name, str(value)) for name, value in job.parameters.items() if value not in (None, "", [], False)]
+    """The parameters of a job with their labels; those that the page shows as links are left out."""
+    labels = _describe_parameters()
+    return [
+        (labels.get(name, name), _describe_value(name, value))
+        for name, value in job.parameters.items()
+        if name not in _LINKED and value not in (None, "", [], False)
+    ]
+
+
+def _describe_value(name: str, value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join([_describe_value(name, each) for each in value])
+    if name == "on_existing":
+        return {"skip": _("skip the row"), "update": _("update the record")}.get(str(value), str(value))
+    if name == "roles":
+        return get_words().get(str(value), str(value))
+    return _("yes") if value is True else str(value)
+
+
+def _describe_parameters() -> dict[str, str]:
+    """Labels of the parameters of jobs; one of a newer version has its own name."""
+    return {
+        "changed_since": _("Changed after entry"),
+        "count": _("Number of identifiers"),
+        "derived": _("With derived prefixes"),
+        "file": _("File"),
+        "mint": _("Mints identifiers"),
+        "on_existing": _("If an identifier exists already"),
+        "owner": _("Owner"),
+        "path": _("Beginning of the path"),
+        "prefix": _("Prefix"),
+        "preserve_dates": _("Keeps dates and owners"),
+        "reserve": _("Reserves identifiers"),
+        "roles": _("Roles"),
+        "sha256": _("SHA-256 of the file"),
+        "skipped_rows": _("Invalid rows, skipped"),
+        "source": _("Source"),
+        "to": _("To"),
+        "type": _("Type"),
+        "url": _("URL"),
+        "value": _("Value"),
+        "where": _("Prefix or identifier"),
+        "words": _("Words of the title"),
+    }
 
 
 # Changing links
