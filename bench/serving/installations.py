@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from perseid.cli._benchmark import create
 from perseid.ledger.log.entry import Action
 from perseid.ledger.log.requests import Appended
 from perseid.names.handle import Handle
@@ -18,7 +19,7 @@ from perseid.registry.installation.installation import Installation
 from perseid.registry.installation.setup import GROUP_INDEX
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
-from perseid.server.benchmark.installation import ADMINISTRATOR, INTERFACE, PREFIX, append_request, create, fill
+from perseid.server.benchmark.installation import ADMINISTRATOR, INTERFACE, PREFIX, append_request, fill
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _RSA_FILE = ROOT / "tests" / "vectors" / "keys" / "rsapriv.bin"

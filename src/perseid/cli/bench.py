@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from perseid.schema.benchmark import BenchmarkReport
-from perseid.server.benchmark import measure as measurements
-from perseid.server.benchmark.measure import FLOOR, measure
 
+from . import _benchmark
 from ._output import AsJson, CommandFailed, print_json, print_message, print_text
 
 _HEADINGS = ("measurement", "per second", "CPU µs", "ratio", "failed")
@@ -38,8 +37,8 @@ def bench(
         perseid bench . --json
     """
     try:
-        report = measure(
-            folder, records, seconds or measurements.SECONDS, lambda name: print_message(f"Measuring: {name}")
+        report = _benchmark.measure(
+            folder, records, seconds or _benchmark.SECONDS, lambda name: print_message(f"Measuring: {name}")
         )
     except RuntimeError as problem:
         raise CommandFailed(f"The measurement failed: {problem}.") from problem
@@ -51,7 +50,7 @@ def bench(
 
 def print_table(report: BenchmarkReport) -> None:
     """Print the measurements for people."""
-    floor = next(row.cpu_microseconds for row in report.rows if row.name == FLOOR)
+    floor = next(row.cpu_microseconds for row in report.rows if row.name == _benchmark.FLOOR)
     rows = [
         (
             row.name,

@@ -4,35 +4,28 @@ Every figure of a run is made under the same conditions, so the figures of one r
 the server's processes alone; rates are what clients and server reach together, because they share the machine.
 """
 
+import json
 import os
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count, takewhile
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from perseid.client import NativeClient
 from perseid.client.native_operations import create as create_operation
 from perseid.registry.installation.installation import Installation
 from perseid.schema.benchmark import BenchmarkReport, BenchmarkRow
+from perseid.server.benchmark import load
+from perseid.server.benchmark.bare import UDP, bare
+from perseid.server.benchmark.installation import ADMINISTRATOR, FORMAT, PREFIX, fill, three_values
+from perseid.server.benchmark.processes import Watch, memory, parts, run_together
 from perseid.wire.codes import ResponseCode
-
-from . import load
-from .bare import UDP, bare
-from .installation import (
-    ADMINISTRATOR,
-    FORMAT,
-    LIMITS,
-    PREFIX,
-    QUIET,
-    RunningServer,
-    create,
-    fill,
-    serving,
-    three_values,
-)
-from .processes import Watch, memory, parts, run_together
 
 SECONDS: Final = 24
 """Seconds of load in all, unless the caller chooses: with start and warm-up, half a minute."""
@@ -43,6 +36,25 @@ IDLE_INTERVAL: Final = 0.3
 MAX_IDLE_WAIT: Final = 6.0
 """Seconds to wait for that; on a busy machine the figures are worse."""
 SOCKETS: Final = 8
+LIMITS: Final = {
+    "PERSEID_LIMITS_EXEMPT_NETWORKS": "192.0.2.0/24",
+    "PERSEID_LIMITS_HTTP_AT_ONCE": "1000000",
+    "PERSEID_LIMITS_UDP_OCTETS": "1000000000",
+    "PERSEID_LIMITS_UDP_BURST": "1000000000",
+    "PERSEID_LIMITS_UDP_OCTETS_IN_ALL": "1000000000",
+}
+"""Limits that apply to this machine but are never reached."""
+QUIET: Final = {
+    "PERSEID_LOG_ACCESS": "false",
+    "PERSEID_LOG_ACCESS_UDP": "false",
+    "PERSEID_LOG_LEVEL": "warning",
+}
+"""No access log, which could be on a slow terminal."""
+
+STOP_SECONDS: Final = 30
+"""How long a server may take to stop before it is killed."""
+
+_PROGRAM = (sys.executable, "-c", "from perseid.cli import main; main()")
 _MICRO = 1e6
 _FOUND, _MISSING = FORMAT, PREFIX + "/none-%07d"
 
@@ -58,6 +70,50 @@ FLOOR: Final = "bare UDP sockets"
 """The measurement that shows the speed of the machine."""
 PARTS: Final = len(_LOADS) + 2
 """Measurements that share the time: the loads, bare sockets and creates."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A server that was started to be measured."""
+
+    pid: int
+    native: tuple[str, int]
+    http: tuple[str, int]
+    start_seconds: float
+    """From the start of the program to its message that it is ready."""
+
+
+def create(directory: Path) -> str:
+    """Create an installation with a namespace; return the secret of its administrator."""
+    command = [*_PROGRAM, "init", str(directory), "--prefix", PREFIX, "--json"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - this program
+    return str(json.loads(done.stdout)["secret"])
+
+
+@contextmanager
+def serving(directory: Path, environ: Mapping[str, str]) -> Iterator[RunningServer]:
+    """Run a server on free ports of this machine during the block."""
+    ports = ("--host", "127.0.0.1", "--native-port", "0", "--http-port", "0", "--metrics-port", "0")
+    command = [*_PROGRAM, "serve", "-d", str(directory), *ports, "--json"]
+    started = time.monotonic()
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - this program
+        try:
+            if process.stdout is None or not (line := process.stdout.readline()):
+                raise RuntimeError("the server did not start; see its messages")
+            ready: dict[str, Any] = json.loads(line)
+            yield RunningServer(
+                process.pid, _address(ready["native"]), _address(ready["http"]), time.monotonic() - started
+            )
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _address(ready: dict[str, Any]) -> tuple[str, int]:
+    return ready["host"], ready["port"]
 
 
 def measure(folder: Path, records: int, seconds: float, step: Callable[[str], None]) -> BenchmarkReport:
