@@ -170,7 +170,11 @@ def running(image: Image, options: container_process.Options, log: Path) -> Iter
         os.kill(container.pid, signal.SIGTERM)
         assert process.wait(DEADLINE) == 0, log.read_text()
     finally:
-        process.kill()
+        if process.poll() is None:
+            # Its first process by itself: --kill-child has no effect on a process that has changed its user.
+            for child in children.read_text().split():
+                os.kill(int(child), signal.SIGKILL)
+            process.kill()
         process.wait()
 
 
