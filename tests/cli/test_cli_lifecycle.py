@@ -100,6 +100,12 @@ def test_tombstone_shows_reason_and_replacement(here: Site) -> None:
     assert "12345/new" in shown
     assert "https://example.org/a" not in shown
     assert state(here) == "tombstone"
+    here.ok("tombstone 12345/new --reason gone")
+    here.ok("create 12345/y --url https://example.org/y")
+    done = here.ok("tombstone 12345/y --replaced-by 12345/new --reason gone")
+    assert "The replacement 12345/new is a tombstone itself" in done.err
+    here.ok("tombstone 12345/x --reason withdrawn --replaced-by", "")
+    assert "12345/new" not in here.ok("resolve 12345/x").out
 
 
 def test_tombstone_requires_a_reason_and_an_existing_replacement(here: Site) -> None:

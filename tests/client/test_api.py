@@ -160,6 +160,9 @@ def test_lifecycle(client: Client) -> None:
     assert client.resolve("12345/n1", private=True).state == "unpublished"
     client.publish("12345/n1")
     client.tombstone("12345/n1", "gone", replaced_by="12345/n2")
+    assert "12345/n2" in [value.data.value for value in client.resolve("12345/n1").values]
+    client.tombstone("12345/n1", "gone", replaced_by="")
+    assert "12345/n2" not in [value.data.value for value in client.resolve("12345/n1").values]
     client.revive("12345/n1")
     client.create_alias("12345/api-alias", "12345/n1")
     assert client.aliases("12345/api-alias").chain == ["12345/api-alias", "12345/n1"]

@@ -50,7 +50,7 @@ class LocalTarget(LocalHistory, LocalNamespaces):
         return to_changed(self.session.do(command, note, keep_history=keep_history))
 
     def tombstone(self, handle: str, reason: str, *, replaced_by: str | None = None, note: str = "") -> RecordChanged:
-        replacement = None if replaced_by is None else Handle.parse_lenient(replaced_by)
+        replacement = Handle.parse_lenient(replaced_by) if replaced_by else replaced_by
         return to_changed(self.session.do(Tombstone(Handle.parse_lenient(handle), reason, replacement), note))
 
     def revive(self, handle: str, *, note: str = "") -> RecordChanged:

@@ -92,7 +92,8 @@ def tombstone(  # noqa: PLR0913 - options
         str | None, typer.Option("--reason", metavar="TEXT", help="Why the resource is gone; public.")
     ] = None,
     replaced_by: Annotated[
-        str | None, typer.Option("--replaced-by", metavar="HANDLE", help="The identifier to use instead.")
+        str | None,
+        typer.Option("--replaced-by", metavar="HANDLE", help='The identifier to use instead; "" for none.'),
     ] = None,
     undo: Undo = False,
     note: Note = "",
@@ -103,8 +104,9 @@ def tombstone(  # noqa: PLR0913 - options
     """Replace a record with a tombstone: the reason and a replacement.
 
     The handle still resolves, to the reason, the date and the replacement. The earlier record stays in the history, and
-    the handle is never reused. On an existing tombstone, the command changes the reason but not the date. `--undo`
-    restores the record, with its current administrators.
+    the handle is never reused. On an existing tombstone, the command changes the reason but not the date; the
+    replacement stays unless `--replaced-by` names another, or none with `--replaced-by ""`. `--undo` restores the
+    record, with its current administrators.
 
     For example:
         perseid tombstone 102.100.272/D7J1G0DQH --reason "The map was withdrawn by its publisher"
@@ -128,7 +130,7 @@ def tombstone_command(handle: str, reason: str | None, replaced_by: str | None, 
         return Revive(parse_handle(handle))
     if reason is None:
         raise typer.BadParameter("Say with --reason TEXT why the resource is gone")
-    return Tombstone(parse_handle(handle), reason, None if replaced_by is None else parse_handle(replaced_by))
+    return Tombstone(parse_handle(handle), reason, parse_handle(replaced_by) if replaced_by else replaced_by)
 
 
 def transfer(  # noqa: PLR0913 - options

@@ -374,7 +374,10 @@ class RecordOperations:
         if_version: int | None = None,
         note: str = "",
     ) -> Input:
-        """Replace a record with a tombstone: why the object is gone, and what replaces it."""
+        """Replace a record with a tombstone: why the object is gone, and what replaces it.
+
+        A tombstone keeps its replacement if `replaced_by` is None; an empty string removes it.
+        """
         body = NewTombstone(reason, replaced_by, note)
         return make_input(handle=handle, body=body, if_version=if_version)
 

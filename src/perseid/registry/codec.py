@@ -97,7 +97,7 @@ from .results import (
     WrongClock,
 )
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Changes with every change of a message."""
 
 MAX_MESSAGE: Final = 64 << 20

@@ -13,7 +13,7 @@ import msgspec
 from perseid.records.json_form import value_to_json
 from perseid.records.record import MAX_VALUES, Value
 
-from .common import ChangeNote, Doc, IdentityText, Moment, Name, Note, RequestBody, ResponseBody, Seq
+from .common import ChangeNote, Doc, IdentityText, Moment, Name, NameText, Note, RequestBody, ResponseBody, Seq
 
 MAX_NAMES: Final = 1_000
 """Handles in one commit: enough to share the cost of a sync, few enough that others wait little."""
@@ -265,10 +265,11 @@ class NewTombstone(RequestBody, frozen=True):
         ),
     ]
     replaced_by: Annotated[
-        Name | None,
+        NameText | None,
         Doc(
             "The handle to use instead, hosted here or elsewhere: a handle, a `hdl:` URI, or a URL of a "
-            "known resolver. The handle is stored."
+            "known resolver. The handle is stored. Empty for none; without this field, an existing tombstone keeps "
+            "its replacement."
         ),
     ] = None
     note: Note = ""

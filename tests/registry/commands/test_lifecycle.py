@@ -226,6 +226,24 @@ def test_s8_tombstone_can_be_updated(registry: Registry, machine: Machine) -> No
     assert do(registry, Tombstone(NAME, "Gone, and why.")) == seq, "nothing changed"
     do(registry, Tombstone(NAME, "Gone, and why.", handle("10.77/elsewhere")))
     assert says(stored(registry), "TOMBSTONE.REPLACEMENT") == ["10.77/elsewhere"], "foreign names cannot be checked"
+    do(registry, Tombstone(NAME, "Gone, and why.", ""))
+    assert says(stored(registry), "TOMBSTONE.REPLACEMENT") == [], "removed"
+
+
+def test_s8_replacement_that_is_a_tombstone_gets_a_warning(registry: Registry) -> None:
+    registry.do(Create(handle("10.1/a"), (URL,)), OPERATOR, "cli")
+    registry.do(Tombstone(handle("10.1/a"), "Gone too."), OPERATOR, "cli")
+    made = registry.do(Tombstone(NAME, "Gone.", handle("10.1/a")), OPERATOR, "cli")
+    assert made.warnings == ("The replacement 10.1/a is a tombstone itself",)
+
+
+def test_s8_unchanged_replacement_is_not_checked_again(registry: Registry) -> None:
+    """The reason can be corrected although the replacement has gone since."""
+    registry.do(Create(handle("10.1/a"), (URL,)), OPERATOR, "cli")
+    do(registry, Tombstone(NAME, "Gone.", handle("10.1/a")))
+    registry.do(Unpublish(handle("10.1/a")), OPERATOR, "cli")
+    do(registry, Tombstone(NAME, "Gone, and why.", handle("10.1/a")))
+    assert says(stored(registry), "TOMBSTONE.REPLACEMENT") == ["10.1/a"]
 
 
 @pytest.mark.parametrize(

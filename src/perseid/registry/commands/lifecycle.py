@@ -8,7 +8,7 @@ stay in the history, and the handle is never used for another object (S8).
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 from perseid.ledger.log.entry import Action, Entry, State
 from perseid.ledger.log.log import NothingToRedact, build_redaction
@@ -84,8 +84,8 @@ class Tombstone(Deferrable):
 
     handle: Handle
     reason: str
-    replacement: Handle | None = None
-    """The handle to use instead. If this is None, an existing tombstone keeps the one it has."""
+    replacement: Handle | Literal[""] | None = None
+    """The handle to use instead; empty for none. If this is None, an existing tombstone keeps the one it has."""
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
         """DELETE_HANDLE, as for deletion; the policy's rule on deletion does not apply."""
@@ -112,22 +112,28 @@ class Tombstone(Deferrable):
         return _tombstone_text(stored, stored.policy.tombstone_date_type) or to_iso(context.now)
 
     def _replacement(self, context: Context, stored: StoredRecord) -> str:
-        """The handle to use instead, checked like a creator (A4)."""
-        if self.replacement is None:
-            return _tombstone_text(stored, stored.policy.tombstone_replacement_type)
+        """The handle to use instead; empty if there is none. A new one is checked like a creator (A4)."""
+        current = _tombstone_text(stored, stored.policy.tombstone_replacement_type)
+        if self.replacement is None or str(self.replacement) == current:
+            return current
+        if self.replacement == "":
+            return ""
         try:
             Handle.parse(str(self.replacement))
         except InvalidName as problem:
             reason = f"{display_name(self.replacement)} is not a valid replacement: {problem}"
             advice = AdviceKind.NAME_HANDLE()
             raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, advice, problem.rule) from problem
-        if context.snapshot.stored(self.replacement).key == stored.key:
+        other = context.snapshot.stored(self.replacement)
+        if other.key == stored.key:
             reason = f"Handle {display_name(stored.requested)} cannot replace itself"
             raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.NAME_OTHER_REPLACEMENT(), "S8")
         status, registered = find_party(context.snapshot, self.replacement)
         if status is PartyStatus.HERE_MISSING:
             reason = f"The replacement {display_name(self.replacement)} does not exist or is not public"
             raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.CREATE_REPLACEMENT(), "S8")
+        if status is PartyStatus.HERE_PUBLIC and other.state is State.TOMBSTONE:
+            context.warn(f"The replacement {display_name(self.replacement)} is a tombstone itself")
         return str(registered)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.record import PRIVATE_PERMISSIONS, Permission, Value, ValueRef
-from perseid.registry.commands.lifecycle import Unpublish
+from perseid.registry.commands.lifecycle import Tombstone, Unpublish
 from perseid.registry.commands.records import PartialValue, Remove, ReplaceRecord, SetValues
 from perseid.registry.queries.namespaces import ChangePolicy
 from perseid.registry.queries.resolve import Query
@@ -240,6 +240,32 @@ def test_title_begins_the_reason_of_a_tombstone_if_wanted(user: ConsoleUser, ser
     assert 'name="title" value="A &lt;b&gt;title&lt;/b&gt;"' in user.page.body.decode()
     user.submit("/tombstone", reason="Withdrawn")
     assert "Withdrawn" in values_of(server, HANDLE).values()
+
+
+def test_tombstone_is_changed_from_what_it_says(user: ConsoleUser, server: Harness) -> None:
+    server.registry.do(ChangePolicy("12345", 'tombstone_reason_type = "WHY"'), OPERATOR, "cli")
+    user.get(f"{PATH}/tombstone")
+    user.submit("/tombstone", reason="Withdrawn", replaced_by="12345/n1")
+    user.get(f"{PATH}/tombstone")
+    assert "Change the tombstone of 12345/console" in user.text
+    fields = user.form("/tombstone").fields
+    assert (fields["reason"], fields["replaced_by"]) == ("Withdrawn", "12345/n1")
+    user.submit("/tombstone", reason="Lost", replaced_by="")
+    texts = values_of(server, HANDLE).values()
+    assert "Lost" in texts
+    assert "12345/n1" not in texts, "an empty field removes the replacement"
+
+
+def test_warnings_of_a_change_are_shown(user: ConsoleUser, server: Harness) -> None:
+    server.registry.do(Tombstone(Handle.parse("12345/n1"), "Gone"), OPERATOR, "cli")
+    user.get(f"{PATH}/tombstone")
+    user.submit("/tombstone", reason="Withdrawn", replaced_by="12345/n1")
+    assert "The tombstone was created. " in user.text
+    assert "The replacement 12345/n1 is a tombstone itself." in user.text
+    user.get("/console/new")
+    user.submit("/new", mode="create", prefix="12345", suffix="odd", **{"data.1": "no-url"})
+    assert "The identifier was created. " in user.text
+    assert "is not an absolute URL" in user.text
 
 
 def test_deletion_is_not_offered_where_the_policy_forbids_it(user: ConsoleUser, server: Harness) -> None:

@@ -111,7 +111,7 @@ def living() -> st.SearchStrategy[Both]:
     return st.one_of(
         st.builds(of, st.sampled_from(["publish", "revive"]), NAMES),
         st.builds(of, st.sampled_from(["delete", "unpublish"]), OTHERS),
-        st.builds(tombstone, NAMES, st.sampled_from(["It is gone", " "]), st.one_of(st.none(), NAMES)),
+        st.builds(tombstone, NAMES, st.sampled_from(["It is gone", " "]), st.one_of(st.none(), st.just(""), NAMES)),
         st.builds(transfer, named, PARTIES),
     )
 

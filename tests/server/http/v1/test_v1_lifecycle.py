@@ -72,6 +72,8 @@ def test_tombstone_is_created_and_removed(server: Harness) -> None:
     found = record(server, "12345/n4")
     assert (found["state"], found["seq"]) == ("tombstone", gone["seq"])
     assert {"It burnt down", "12345/n5"} <= {*map(str, texts(found).values())}
+    change(server, "POST", at("12345/n4", "/tombstone"), {"reason": "It burnt", "replaced_by": ""})
+    assert "12345/n5" not in {*map(str, texts(record(server, "12345/n4")).values())}
     late = problem(
         send(server, "POST", at("12345/n4", "/values"), {"values": [URL]}, headers=basic()), "state-conflict"
     )

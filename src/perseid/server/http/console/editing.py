@@ -16,6 +16,7 @@ from perseid.server.http.pages.texts import _
 from perseid.server.http.responses import NO_STORE
 
 from .advice import API_LANGUAGE, describe_advice
+from .records import after_change
 from .requests import ConsoleRequest, ProblemView, describe
 from .routing import Pages
 from .values import (
@@ -64,7 +65,7 @@ async def create(console: ConsoleRequest) -> Response:
             handle = suffix if "/" in suffix else f"{prefix}/{suffix}"
             reuse = bool(console.text("reuse_deleted"))
             made = await console.api.create(handle, values, published=published, reuse_deleted=reuse, note=note)
-            return console.redirect("records", made.handle, done="created")
+            return await after_change(console, made.handle, made.warnings, "created")
         where = f"{prefix}/{suffix}" if suffix else prefix
         if mode == "reserve":
             minted = await console.api.reserve(where, count=count, note=note)
@@ -77,7 +78,7 @@ async def create(console: ConsoleRequest) -> Response:
         return await _new_form(console, rows, error)
     if len(minted.handles) == 1:
         done = "reserved" if mode == "reserve" else "created"
-        return console.redirect("records", minted.handles[0], done=done)
+        return await after_change(console, minted.handles[0], minted.warnings, done)
     targets = urls or [next((row.data for row in rows if row.type == "URL"), "") if mode == "mint" else ""] * count
     return console.render(
         "minted.html",
@@ -187,12 +188,14 @@ async def edit(console: ConsoleRequest) -> Response:
         if not console.text("save"):
             explanation = await _explain(console, values)
             return _preview(console, record.handle, seq, rows, stored, explanation)
-        await console.api.replace(handle, values, keep_unreadable=True, if_version=seq, note=console.text("note"))
+        changed = await console.api.replace(
+            handle, values, keep_unreadable=True, if_version=seq, note=console.text("note")
+        )
     except ClientError as error:
         if error.problem_type == PRECONDITION_FAILED:
             return await _conflict(console, seq, rows)
         return _edit_form(console, record.handle, seq, rows, stored, error)
-    return console.redirect("records", record.handle, done="saved")
+    return await after_change(console, record.handle, changed.warnings, "saved")
 
 
 @EDITING.post("/check")

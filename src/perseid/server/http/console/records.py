@@ -1,5 +1,6 @@
 """Browsing and searching identifiers, one record with its history, and changes of its life: publish, tombstone …"""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from perseid.client.errors import ClientError, NotFound, Refused
@@ -132,13 +133,26 @@ async def show_record(console: ConsoleRequest) -> Response:
     """Show a record with all values that the user can read."""
     handle = console.names["handle"]
     try:
-        record = await read_record(console, handle)
+        return await _record_page(console, handle)
     except NotFound as error:
         return console.render("record_missing.html", title=handle, problem=error, handle=handle)
+
+
+async def after_change(console: ConsoleRequest, handle: str, warnings: Sequence[str], done: str) -> Response:
+    """Show a record after a change: by a redirect, unless there are warnings, which the page then shows."""
+    if not warnings:
+        return console.redirect("records", handle, done=done)
+    return await _record_page(console, handle, warnings, done)
+
+
+async def _record_page(console: ConsoleRequest, handle: str, warnings: Sequence[str] = (), done: str = "") -> Response:
+    record = await read_record(console, handle)
     settings = console.request_context.server.settings
     return console.render(
         "record_show.html",
+        done=done,
         title=record.handle,
+        warnings=warnings,
         record=record,
         rows=to_rows(record.values),
         can_delete=await _can_delete(console, record.handle),
@@ -184,20 +198,20 @@ async def do_action(console: ConsoleRequest) -> Response:
     try:
         match action:
             case "publish":
-                await api.publish(handle, if_version=condition, note=note)
+                changed = await api.publish(handle, if_version=condition, note=note)
             case "unpublish":
                 keep = bool(console.text("keep_history"))
-                await api.unpublish(handle, keep_history=keep, if_version=condition, note=note)
+                changed = await api.unpublish(handle, keep_history=keep, if_version=condition, note=note)
             case "tombstone":
-                replaced_by = console.text("replaced_by") or None
+                replaced_by = console.text("replaced_by")
                 title, reason = console.text("title"), console.text("reason")
                 if title and reason:
                     reason = _("“{title}”: {reason}").format(title=title, reason=reason)
-                await api.tombstone(handle, reason, replaced_by=replaced_by, if_version=condition, note=note)
+                changed = await api.tombstone(handle, reason, replaced_by=replaced_by, if_version=condition, note=note)
             case "restore":
-                await api.revive(handle, if_version=condition, note=note)
+                changed = await api.revive(handle, if_version=condition, note=note)
             case "transfer":
-                await api.transfer(handle, console.text("to"), if_version=condition, note=note)
+                changed = await api.transfer(handle, console.text("to"), if_version=condition, note=note)
             case "delete":
                 await api.delete(handle, if_version=condition, note=note)
                 return console.redirect("records", prefix=handle.partition("/")[0], done="deleted")
@@ -205,7 +219,7 @@ async def do_action(console: ConsoleRequest) -> Response:
                 return await _action_form(console)
     except ClientError as error:
         return await _action_form(console, error)
-    return console.redirect("records", handle, done=action)
+    return await after_change(console, handle, changed.warnings, action)
 
 
 async def _action_form(console: ConsoleRequest, problem: ClientError | None = None) -> Response:
@@ -221,6 +235,10 @@ async def _action_form(console: ConsoleRequest, problem: ClientError | None = No
     if action not in titles:
         raise NotFound(_("The console has no such page"))
     record = await read_record(console, console.names["handle"])
+    fields = dict(console.form.pairs)
+    if action == "tombstone" and record.state == HandleState.TOMBSTONE:
+        titles[action] = _("Change the tombstone of {handle}")
+        fields = fields or await _tombstone_fields(console, record)
     return console.render(
         "record_action.html",
         title=titles[action].format(handle=record.handle),
@@ -228,8 +246,16 @@ async def _action_form(console: ConsoleRequest, problem: ClientError | None = No
         action=action,
         record=record,
         name=_find_title(console, record) if action == "tombstone" else "",
-        fields=dict(console.form.pairs),
+        fields=fields,
     )
+
+
+async def _tombstone_fields(console: ConsoleRequest, record: Record) -> dict[str, str]:
+    """The fields of the form as an existing tombstone has them, by the types of the policy."""
+    rules = (await console.api.policy(record.handle.partition("/")[0])).rules
+    texts = {fold(row.type): row.data for row in reversed(to_rows(record.values))}
+    types = {"reason": "tombstone_reason_type", "replaced_by": "tombstone_replacement_type"}
+    return {field: texts.get(fold(rules[type_]), "") for field, type_ in types.items()}
 
 
 def _find_title(console: ConsoleRequest, record: Record) -> str:

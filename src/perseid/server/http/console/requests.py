@@ -171,11 +171,13 @@ class ConsoleRequest:
         headers: HeaderList = (),
         problem: ClientError | ProblemView | None = None,
         scripts: tuple[str, ...] = (),
+        done: str = "",
         **shown: object,
     ) -> Response:
         """Render a page of the console; `problem` is shown above its content. `shown` must contain `title`.
 
-        `scripts` are the names of static files, beside the one that shows times in the zone of the reader.
+        `scripts` are the names of static files, beside the one that shows times in the zone of the reader. `done` is
+        the notice of a page that is shown without a redirect (`advice.get_notices`).
         """
         view = describe(problem) if isinstance(problem, ClientError) else problem
         session = self.session
@@ -193,12 +195,12 @@ class ConsoleRequest:
             link=link,
             form_token=session.make_form_token if session is not None else _no_token,
             problem=view,
-            notice=get_notices().get(self.query.first("done") or "", ""),
+            notice=get_notices().get(done or self.query.first("done") or "", ""),
             **shown,
         )
 
     def redirect(self, *segments: object, done: str = "", headers: HeaderList = (), **query: object) -> Response:
-        """Redirect to a page after a form; `done` is the notice that it shows (`advice.NOTICES`)."""
+        """Redirect to a page after a form; `done` is the notice that it shows (`advice.get_notices`)."""
         return Response(SEE_OTHER, (("Location", link(*segments, done=done, **query)), NO_STORE, *headers))
 
 

@@ -209,10 +209,12 @@ async def tombstone(call: ApiCall, new: NewTombstone) -> Reply[RecordChanged]:
     """Create a tombstone: why the object is gone, and what replaces it.
 
     The handle still resolves: to the reason, the date and the replacement. Earlier values stay in its history, and the
-    handle is never assigned again. On an existing tombstone this updates the reason and keeps the date.
+    handle is never assigned again. On an existing tombstone this updates the reason and keeps the date, and also the
+    replacement unless the request has one; an empty one removes it.
     """
     handle = call.handle()
-    replacement = None if new.replaced_by is None else call.parse_reference(new.replaced_by, "$.replaced_by")
+    replaced_by = new.replaced_by
+    replacement = call.parse_reference(replaced_by, "$.replaced_by") if replaced_by else replaced_by
     return await change_record(call, Tombstone(handle, new.reason, replacement), handle, new.note)
 
 
