@@ -322,7 +322,11 @@ def test_a_look_up_that_does_not_end_is_left_behind(monkeypatch: pytest.MonkeyPa
             client.site()
     finally:
         ended.set()
-    assert LOOPBACK in connections.look_up("localhost", 30), "both threads have ended, or will"
+    assert LOOPBACK in connections.look_up("localhost", 30), "a thread has ended, and another look-up can begin"
+    for thread in threading.enumerate():
+        if thread.name == "perseid-lookup":
+            thread.join(30)  # further tests watch what is looked up
+            assert not thread.is_alive()
 
 
 def test_idle_sockets_are_closed_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

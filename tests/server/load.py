@@ -62,6 +62,8 @@ SETTINGS: Final = {"PERSEID_LOG_ACCESS": "false", "PERSEID_LIMITS_API_REQUESTS":
 """No access log, and no limit of requests."""
 
 _SAMPLE_EVERY = 1.0
+_PATIENCE = 60.0
+"""A short run goes on for at most that long until everything that has to happen has happened."""
 _MIB = 1 << 20
 
 Say = Callable[[str], None]
@@ -166,8 +168,8 @@ def run(seconds: float, seed: int, *, soak: bool = False, pace: float = 1.0, say
             opened = descriptors(server.pid)
             with BadNetwork(server.native, f"{seed}-network") as network:
                 scene = Scene(server.native, network.address, server.http, seed)
-                _use(scene, server, directory, seconds, figures, soak=soak, pace=pace, say=say)
                 figures.counts["network"] = network.counts
+                _use(scene, server, directory, seconds, figures, soak=soak, pace=pace, say=say)
             say("\n".join(figures.table()))
             eventually(lambda: _is_whole(server), "all processes, and answers from them")
             check_names(scene, server)
@@ -197,7 +199,10 @@ def _use(
         user.start()
     warm = quiet + min(WARM_UP, (end - quiet) / 3)
     shown = warm
-    while ((now := time.monotonic()) < end or not killer.has_killed) and not scene.wrong:
+    for user in users:
+        figures.counts[user.name] = user.counts
+    latest = end + _PATIENCE
+    while ((now := time.monotonic()) < end or (now < latest and _missing(figures))) and not scene.wrong:
         assert server.process.poll() is None, server.errors
         if soak and now > warm:
             figures.samples.append((now - started, {name: usage(pid) for name, pid in named(server).items()}))
@@ -208,7 +213,6 @@ def _use(
     scene.ending.set()
     for user in users:
         user.join()
-        figures.counts[user.name] = user.counts
     assert not scene.wrong, "\n".join((*figures.table(), *scene.wrong, server.errors))
 
 
@@ -286,18 +290,25 @@ def check_minted(scene: Scene, found: Mapping[str, list[str]]) -> None:
         assert handles == [handle] if handle else len(handles) <= 1, f"{url} has {handles}; the response was {handle}"
 
 
+def _missing(figures: Figures) -> list[str]:
+    """What has to happen in a run and has not happened yet."""
+    missing = [
+        f"{name} has changed nothing"
+        for name, counts in figures.counts.items()
+        if name.startswith(("writer", "minter")) and not counts[Outcome.DONE.value]
+    ]
+    if not any(name.startswith("worker") for name in list(figures.counts["killer"])):
+        missing.append("no worker was ever killed")
+    network = figures.counts["network"]
+    return missing + [f"no packet was {what}" for what in ("lost", "doubled", "delayed", "late") if not network[what]]
+
+
 def _check_figures(figures: Figures, *, soak: bool) -> None:
     """Check that every event happened, and that memory stayed constant."""
+    assert not (missing := _missing(figures)), "\n".join(missing)
     for name, counts in figures.counts.items():
-        if name.startswith("writer"):
-            assert counts[Outcome.DONE.value], f"{name} has changed nothing"
-        elif name.startswith("reader"):
+        if name.startswith("reader"):
             assert counts["answered"] * 2 > counts["asked"], f"{name}: {_listed(counts)}"
-        elif name.startswith("minter"):
-            assert counts[Outcome.DONE.value], f"{name} has minted nothing"
-    killed = figures.counts["killer"]
-    assert any(name.startswith("worker") for name in killed), "no worker was ever killed"
-    assert all(figures.counts["network"][what] for what in ("lost", "doubled", "delayed", "late"))
     if soak:
         for name, (before, after) in figures.growth(lambda usage: usage.memory.own).items():
             grown = after - before
