@@ -83,10 +83,17 @@ class RunningServer:
     """From the start of the program to its message that it is ready."""
 
 
+def _environ() -> dict[str, str]:
+    """The environment without settings: they belong to another installation, and could name its database."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PERSEID_")}
+
+
 def create(directory: Path) -> str:
     """Create an installation with a namespace; return the secret of its administrator."""
     command = [*_PROGRAM, "init", str(directory), "--prefix", PREFIX, "--json"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - this program
+    done = subprocess.run(command, env=_environ(), check=False, stdout=subprocess.PIPE, text=True)  # noqa: S603 - this program
+    if done.returncode:
+        raise RuntimeError("the scratch installation was not created; see the messages of perseid init")
     return str(json.loads(done.stdout)["secret"])
 
 
@@ -130,7 +137,7 @@ def measure(folder: Path, records: int, seconds: float, step: Callable[[str], No
                 "bare UDP sockets", echo.pid, echo.native, load.UDP, _FOUND, ResponseCode.SUCCESS, records, share
             )
         step("start")
-        with serving(directory, {**os.environ, **LIMITS, **QUIET}) as server:
+        with serving(directory, _environ() | LIMITS | QUIET) as server:
             _wait_until_idle(server.pid)
             rows = [bulk, floor]
             for name, mode, format_, code in _LOADS:
@@ -154,7 +161,7 @@ def _wait_until_idle(pid: int) -> None:
 
 def _fill(directory: Path, records: int) -> BenchmarkRow:
     started, cpu = time.monotonic(), time.process_time()
-    with Installation.open(directory) as installation:
+    with Installation.open(directory, environ=_environ()) as installation:
         fill(installation, records)
     took = time.monotonic() - started
     return BenchmarkRow("records appended in groups", records / took, (time.process_time() - cpu) / records * _MICRO, 0)

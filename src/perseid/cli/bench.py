@@ -56,7 +56,7 @@ def print_table(report: BenchmarkReport) -> None:
             row.name,
             f"{row.per_second:,.0f}",
             f"{row.cpu_microseconds:,.1f}",
-            f"{row.cpu_microseconds / floor:.1f}",
+            f"{row.cpu_microseconds / floor:.1f}" if floor else "–",
             f"{row.failed:,}",
         )
         for row in report.rows
