@@ -89,6 +89,25 @@ def test_role_is_given_and_revoked(user: ConsoleUser) -> None:
     assert "300:12345/ann" not in row_of(user, "editor")
 
 
+@pytest.mark.parametrize(("mode", "suffix"), [("create", "map"), ("mint", "")])
+@pytest.mark.parametrize("url", ["https://example.org/map", "no-url"])
+def test_minter_sees_that_an_unpublished_identifier_was_created(
+    user: ConsoleUser, server: Harness, mode: str, suffix: str, url: str
+) -> None:
+    """A minter cannot read it, and must not be led to create it a second time."""
+    secret = add_user(user, "ann")
+    grant(user, "ann", "minter")
+    ann = ConsoleUser(server).sign_in("300:12345/ann", secret)
+    ann.get("/console/new")
+    ann.submit("/new", mode=mode, prefix="12345", suffix=suffix, unpublished="yes", **{"data.1": url})
+    assert (ann.page.status, ann.alert) == (200, "")
+    assert "The identifier was created." in ann.text
+    assert ("is not an absolute URL" in ann.text) is (url == "no-url")
+    assert "The identifier is not public, and you cannot read it." in ann.text
+    assert "Create this identifier" not in ann.text
+    assert not ann.has_form("/new")
+
+
 def test_only_the_role_of_the_row_is_revoked(user: ConsoleUser) -> None:
     add_user(user, "ann")
     for right in ("editor", "reader", "add_na"):

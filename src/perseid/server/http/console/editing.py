@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from perseid.client.errors import ClientError, Refused
-from perseid.schema.records import Explanation, ToCreate, ToMint, ToReplace, ValueInput
+from perseid.schema.records import Explanation, MintedHandles, ToCreate, ToMint, ToReplace, ValueInput
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.texts import _
 from perseid.server.http.responses import NO_STORE
@@ -61,13 +61,13 @@ async def create(console: ConsoleRequest) -> Response:
     try:
         urls = _read_urls(console) if mode == "mint" else []
         values, count = to_inputs(_common_rows(rows, urls)), _read_count(console.text("count", "1"))
+        where = f"{prefix}/{suffix}" if suffix else prefix
         if mode == "create":
             handle = suffix if "/" in suffix else f"{prefix}/{suffix}"
             reuse = bool(console.text("reuse_deleted"))
             made = await console.api.create(handle, values, published=published, reuse_deleted=reuse, note=note)
-            return await after_change(console, made.handle, made.warnings, "created")
-        where = f"{prefix}/{suffix}" if suffix else prefix
-        if mode == "reserve":
+            minted = MintedHandles((made.handle,), warnings=made.warnings)
+        elif mode == "reserve":
             minted = await console.api.reserve(where, count=count, note=note)
         elif urls:
             records = [(ValueInput("URL", url),) for url in urls]

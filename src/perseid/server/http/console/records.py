@@ -13,6 +13,7 @@ from perseid.server.http.messages import Response
 from perseid.server.http.pages.texts import _
 from perseid.server.http.resolver.paths import path_to
 
+from .advice import get_notices
 from .requests import ConsoleRequest
 from .routing import Pages
 from .values import parse_version, to_rows
@@ -131,11 +132,7 @@ async def read_record(console: ConsoleRequest, handle: str, *, suggest: bool = T
 @RECORDS.get("/records/{handle}")
 async def show_record(console: ConsoleRequest) -> Response:
     """Show a record with all values that the user can read."""
-    handle = console.names["handle"]
-    try:
-        return await _record_page(console, handle)
-    except NotFound as error:
-        return console.render("record_missing.html", title=handle, problem=error, handle=handle)
+    return await _record_page(console, console.names["handle"], done=console.query.first("done") or "")
 
 
 async def after_change(console: ConsoleRequest, handle: str, warnings: Sequence[str], done: str) -> Response:
@@ -146,7 +143,14 @@ async def after_change(console: ConsoleRequest, handle: str, warnings: Sequence[
 
 
 async def _record_page(console: ConsoleRequest, handle: str, warnings: Sequence[str] = (), done: str = "") -> Response:
-    record = await read_record(console, handle)
+    try:
+        record = await read_record(console, handle)
+    except NotFound as error:
+        # After a change, it is not public: a user who can create it cannot always read it.
+        problem = None if done in get_notices() else error
+        return console.render(
+            "record_missing.html", title=handle, problem=problem, handle=handle, warnings=warnings, done=done
+        )
     settings = console.request_context.server.settings
     return console.render(
         "record_show.html",
