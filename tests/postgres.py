@@ -33,9 +33,9 @@ from sqlalchemy import make_url
 PACKAGE: Final = "postgresql-15"
 """What Debian calls it."""
 
-BINARIES: Final = Path(os.environ.get("PERSEID_TEST_POSTGRES", "/usr/lib/postgresql/15/bin"))
+BINARIES: Final = Path(os.environ.get("TEST_POSTGRES", "/usr/lib/postgresql/15/bin"))
 """Where Debian's package puts it. Never another one from PATH: the tests say what holds for this version. To test with
-another version, set PERSEID_TEST_POSTGRES to its folder of programs."""
+another version, set TEST_POSTGRES to its folder of programs."""
 
 USER: Final = "perseid"
 """The owner of everything in the cluster. Nobody else can reach it, so there is no password."""
