@@ -20,6 +20,8 @@ CADDY := /usr/bin/caddy
 SYSTEMD := /usr/bin/systemd-analyze
 # Creates the root file system in which the steps of Containerfile are tested.
 MMDEBSTRAP := /usr/bin/mmdebstrap
+# Compiles the load generator of the benchmarks.
+COMPILER := /usr/bin/cc
 # Where `make wheel` writes.
 DIST ?= dist
 # The directory of the demonstration of `make serve`, and more options for `perseid serve`.
@@ -82,7 +84,7 @@ serve: env  ## run a server with demonstration data (DIR=demo-data, OPTIONS="--n
 	@exec $(BIN)/perseid serve -d $(DIR) --init-demo $(OPTIONS)
 
 ifeq ($(PACKAGE),)
-test: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(APACHE) $(CADDY) $(SYSTEMD) $(MMDEBSTRAP)  ## lint and all tests, in parallel; PACKAGE=registry for one package
+test: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(APACHE) $(CADDY) $(SYSTEMD) $(MMDEBSTRAP) $(COMPILER)  ## lint and all tests, in parallel; PACKAGE=registry for one package
 	@$(MAKE) --no-print-directory --jobs=2 lint alltests
 
 # Beside lint, which needs one core for a minute.
@@ -103,7 +105,7 @@ bytecode: env  ## compile all tests once for all test processes
 	@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null 2>&1 || true
 
 # Separate from `test`, because it makes tests slower, some twice as slow.
-coverage: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(APACHE) $(CADDY) $(SYSTEMD) $(MMDEBSTRAP)  ## the same tests with branch coverage
+coverage: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(APACHE) $(CADDY) $(SYSTEMD) $(MMDEBSTRAP) $(COMPILER)  ## the same tests with branch coverage
 	$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term
 
 # The tests start their own PostgreSQL. Without apt nothing is installed, and the tests report what is missing.
@@ -128,6 +130,9 @@ $(APACHE): | env
 
 $(SYSTEMD): | env
 	@command -v apt-get >/dev/null || exit 0; tools/debian-packages systemd
+
+$(COMPILER): | env
+	@command -v apt-get >/dev/null || exit 0; tools/debian-packages gcc libc6-dev
 
 $(BROWSER) $(LINKCHECKER) $(CADDY) $(MMDEBSTRAP): | env
 	@command -v apt-get >/dev/null || exit 0; tools/debian-packages $(@F)
