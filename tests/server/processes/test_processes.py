@@ -500,7 +500,8 @@ def test_quick_reloads_do_not_crash(killable_server: Serving) -> None:
     for _ in range(4):
         killable_server.process.send_signal(signal.SIGHUP)
         time.sleep(0.1)
-    eventually(lambda: killable_server.errors.count("were reloaded") == 8, "four times by each")
+    # The kernel keeps one signal for a process that is busy, so the number of reloads depends on the machine.
+    eventually(lambda: killable_server.errors.count("were reloaded") >= 2, "a reload by each")
     for count in (1, 2):
         process = children(killable_server, "worker")[0]
         os.kill(process, signal.SIGKILL)
