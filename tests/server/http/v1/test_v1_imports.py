@@ -217,6 +217,19 @@ def test_minted_handles_are_returned_beside_the_rows(importing: Harness) -> None
     assert (others["state"], others["valid"]) == ("ready", 2)
 
 
+def test_expired_imports_are_not_pending(importing: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not listed, and do not count as pending."""
+    monkeypatch.setattr(imports, "MAX_PENDING", 1)
+    got(upload(importing, TABLE), 202)
+    problem(upload(importing, TABLE), "too-many-requests")
+    monkeypatch.setattr(spool, "EXPIRES", -1)
+    assert got(get(importing, "/imports")) == {"imports": []}
+    monkeypatch.setattr(spool, "EXPIRES", 3_600)
+    got(upload(importing, TABLE), 202)
+    monkeypatch.setattr(spool, "EXPIRES", -1)
+    got(upload(importing, TABLE), 202)
+
+
 def test_limits_and_permissions(importing: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     problem(importing.ask("POST", "/api/v1/imports", TABLE), "authentication-required")
     found = got(upload(importing, TABLE), 202)

@@ -299,7 +299,8 @@ def _find(call: ApiCall) -> SpooledImport:
 
 
 def _find_pending(call: ApiCall, spool: Spool) -> list[SpooledImport]:
-    """Find the imports of the caller that no job was started for, the oldest first."""
+    """Find the imports of the caller that no job was started for, the oldest first; expired ones are removed."""
+    spool.remove_expired()
     own = [each for each in spool.all() if _is_own(call, each) and each.record.state is not ImportState.STARTED]
     return sorted(own, key=lambda each: each.record.created_at)
 
