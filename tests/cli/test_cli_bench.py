@@ -1,6 +1,10 @@
 """`perseid bench` measures a real server in a scratch installation, and leaves nothing behind."""
 
 import shlex
+import signal
+import subprocess
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -9,7 +13,9 @@ import pytest
 from perseid.cli import _benchmark
 from perseid.cli.bench import print_table
 from perseid.schema.benchmark import BenchmarkReport, BenchmarkRow
+from perseid.server.benchmark.processes import children
 from tests.cli.installation import call, examples
+from tests.cli.program import ENVIRON, PERSEID
 
 
 def test_bench_measures_every_interface_and_removes_its_files(
@@ -53,3 +59,29 @@ def test_reason_is_shown_if_there_is_no_scratch_installation(tmp_path: Path, mon
     assert done.code == 1
     assert "The measurement failed: the scratch installation was not created; see the messages" in done.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_killed_bench_stops_its_processes_and_removes_its_files(tmp_path: Path) -> None:
+    command = [str(PERSEID), "bench", str(tmp_path), "--records", "10", "--seconds", "3600"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRON) as process:
+        assert process.stderr is not None
+        assert any(_benchmark.FLOOR in line for line in process.stderr)
+        deadline = time.monotonic() + 30
+        while not any(_is_sending(pid) for pid in children(process.pid)):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.terminate()
+        # The end of the pipe: no process has it any more.
+        process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+
+
+def _is_sending(pid: int) -> bool:
+    """Whether a process is the load generator that runs for a long time, and has been told to start."""
+    with suppress(OSError):
+        descriptors = [path.readlink().name for path in Path(f"/proc/{pid}/fd").iterdir()]
+        return b'"seconds": 450.0' in Path(f"/proc/{pid}/cmdline").read_bytes() and any(
+            name.startswith("socket:") for name in descriptors
+        )
+    return False

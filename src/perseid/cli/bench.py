@@ -1,5 +1,6 @@
 """`perseid bench`: measure this machine."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -36,16 +37,24 @@ def bench(
     For example:
         perseid bench . --json
     """
+    signal.signal(signal.SIGTERM, _exit)
     try:
         report = _benchmark.measure(
             folder, records, seconds or _benchmark.SECONDS, lambda name: print_message(f"Measuring: {name}")
         )
     except RuntimeError as problem:
         raise CommandFailed(f"The measurement failed: {problem}.") from problem
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if json:
         print_json(report)
     else:
         print_table(report)
+
+
+def _exit(number: int, _frame: object) -> None:
+    """Stop the server and remove the installation on the way out."""
+    raise SystemExit(128 + number)
 
 
 def print_table(report: BenchmarkReport) -> None:

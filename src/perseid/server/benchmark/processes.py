@@ -131,17 +131,12 @@ class Effort:
 def run_together(supervisor: int, module: str, orders: Sequence[Order]) -> Effort:
     """Start `python -m module ORDER` for each order, release all when all are ready, and wait for their end."""
     with ExitStack() as stack:
-        processes = [
-            stack.enter_context(
-                subprocess.Popen(  # noqa: S603 - modules of this program
-                    [sys.executable, "-m", module, order.to_json()],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            for order in orders
-        ]
+        processes = []
+        for order in orders:
+            command = [sys.executable, "-m", module, order.to_json()]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603 - modules of this program
+            processes.append(stack.enter_context(process))
+            stack.callback(process.kill)
         for process in processes:
             if process.stdout is None or process.stdout.readline() != "ready\n":
                 raise RuntimeError(f"{module} failed to start; see its messages")
