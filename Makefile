@@ -16,6 +16,7 @@ NGINX := /usr/sbin/nginx
 # The server without the package that starts it.
 APACHE := /usr/sbin/apache2
 CADDY := /usr/bin/caddy
+HAPROXY := /usr/sbin/haproxy
 # Checks the units.
 SYSTEMD := /usr/bin/systemd-analyze
 # Creates the root file system in which the steps of Containerfile are tested.
@@ -84,7 +85,7 @@ serve: env  ## run a server with demonstration data (DIR=demo-data, OPTIONS="--n
 	@exec $(BIN)/perseid serve -d $(DIR) --init-demo $(OPTIONS)
 
 ifeq ($(PACKAGE),)
-test: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(APACHE) $(CADDY) $(SYSTEMD) $(MMDEBSTRAP) $(COMPILER)  ## lint and all tests, in parallel; PACKAGE=registry for one package
+test: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(APACHE) $(CADDY) $(HAPROXY) $(SYSTEMD) $(MMDEBSTRAP) $(COMPILER)  ## lint and all tests, in parallel; PACKAGE=registry for one package
 	@$(MAKE) --no-print-directory --jobs=2 lint alltests
 
 # Beside lint, which needs one core for a minute.
@@ -105,7 +106,7 @@ bytecode: env  ## compile all tests once for all test processes
 	@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null 2>&1 || true
 
 # Separate from `test`, because it makes tests slower, some twice as slow.
-coverage: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(APACHE) $(CADDY) $(SYSTEMD) $(MMDEBSTRAP) $(COMPILER)  ## the same tests with branch coverage
+coverage: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(APACHE) $(CADDY) $(HAPROXY) $(SYSTEMD) $(MMDEBSTRAP) $(COMPILER)  ## the same tests with branch coverage
 	$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term
 
 # The tests start their own PostgreSQL. Without apt nothing is installed, and the tests report what is missing.
@@ -134,7 +135,7 @@ $(SYSTEMD): | env
 $(COMPILER): | env
 	@command -v apt-get >/dev/null || exit 0; tools/debian-packages gcc libc6-dev
 
-$(BROWSER) $(LINKCHECKER) $(CADDY) $(MMDEBSTRAP): | env
+$(BROWSER) $(LINKCHECKER) $(CADDY) $(HAPROXY) $(MMDEBSTRAP): | env
 	@command -v apt-get >/dev/null || exit 0; tools/debian-packages $(@F)
 
 lint: env  ## check style, types, import contracts and licenses

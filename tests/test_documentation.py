@@ -33,6 +33,8 @@ GUIDES_OF_THE_API = [ROOT / "docs" / "guides" / name for name in ("http-api.md",
 """Their Python needs a server; tests/server/http/v1/test_v1_guides.py executes it."""
 GUIDE_OF_SERVERS = ROOT / "docs" / "guides" / "administer-a-remote-server.md"
 """Its commands need a server; tests/interfaces/test_native_output.py executes them."""
+GUIDE_OF_NODES = ROOT / "docs" / "guides" / "run-several-nodes.md"
+"""Its commands need a PostgreSQL database and two servers; tests/server/test_nodes.py executes them."""
 EXECUTED = {"console", "python"}
 ALLOWED = EXECUTED | {"abnf", "sh", "text", "toml"}
 ENVIRON = {**program.ENVIRON, "COLUMNS": "80"}
@@ -122,7 +124,9 @@ def blocks(document: Path, text: str | None = None) -> Iterator[Block]:
 
 
 ALL = [block for document in DOCUMENTS for block in blocks(document)]
-CONSOLE = [block for block in ALL if block.language == "console" and block.document != GUIDE_OF_SERVERS]
+CONSOLE = [
+    block for block in ALL if block.language == "console" and block.document not in (GUIDE_OF_SERVERS, GUIDE_OF_NODES)
+]
 SESSIONS = {block.document: [other for other in CONSOLE if other.document == block.document] for block in CONSOLE}
 """The console blocks of each document, which one shell executes in order."""
 PYTHON = {block.document: [other for other in ALL if other.document == block.document and other.language == "python"]

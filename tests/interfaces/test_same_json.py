@@ -268,6 +268,7 @@ WITHOUT_ROUTE: Final = {
     "import": "reads a file of this machine, and reports about it; it prints the job, as jobs show",
     "export": "writes a file; with --json it describes the file",
     "node export": "writes a file",
+    "read-only": "changes the state of all nodes",
     "node join": "creates the directory of a node",
     "migrate copy": "copies another server",
     "migrate compare": "compares another server with the copy",

@@ -740,6 +740,8 @@ COLUMNS = [
 UNCHECKED = [
     ("entries", "token", "it tells one commit from another while it is being made, and nothing afterwards"),
     ("head", "one", "it only keeps a second row from being made"),
+    ("head", "read_only", "it only keeps changes from being made"),
+    ("head", "oldest_program", "it only keeps older programs from writing"),
     ("checkpoints", "at", "it only says when the next one may be signed, and which ones are thinned"),
 ]
 

@@ -87,12 +87,14 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.TOMBSTONE_INSTEAD: "Create a tombstone instead: perseid tombstone {handle} --reason TEXT",
     AdviceKind.UNDO_EARLIER_JOB: "To undo the job before it: perseid undo {job}",
     AdviceKind.UNDO_JOB: "Undo the job: perseid undo {job}",
+    AdviceKind.UPGRADE_NODE: "Upgrade Perseid on this machine, and restart the server",
+    AdviceKind.WAIT_FOR_MAINTENANCE: "To accept changes again: perseid read-only off",
 }
 """The kinds for which the command line has its own text."""
 
 _LOCAL_KINDS: Final = (
     *(AdviceKind.ENABLE_LISTING, AdviceKind.FREE_SPACE, AdviceKind.REOPEN_COUNTER, AdviceKind.RETRY_STATISTICS),
-    AdviceKind.SET_CLOCK,
+    *(AdviceKind.SET_CLOCK, AdviceKind.UPGRADE_NODE, AdviceKind.WAIT_FOR_MAINTENANCE),
 )
 
 REMOTE_TEXTS: Final[AdviceTexts] = {

@@ -34,7 +34,7 @@ from perseid.records.binary import MAX_BYTES
 from perseid.records.encoding import MAX_JSON_BYTES, parse_json
 from perseid.records.errors import InvalidData
 from perseid.records.record import DEFAULT_PERMISSIONS, PRIVATE_PERMISSIONS, Value, ValueRef, ref_from_text
-from perseid.records.types import HS_PUBKEY, HS_SECKEY, URL, has_type
+from perseid.records.types import HS_PUBKEY, HS_SECKEY, HS_SITE, URL, has_type
 
 from ._commands import NAME_OPTIONS, REMOTE, Directory, find_own_resolvers, resolve_directory
 from ._output import STANDARD_INPUT, CommandFailed, print_json, print_message, print_text
@@ -345,6 +345,8 @@ def _parse_data(type_: str, text: str) -> bytes:
 
     if text.startswith(FILE_PREFIX):
         data = check_data_length(read_bytes(text.removeprefix(FILE_PREFIX), MAX_BYTES))
+        if type_ == HS_SITE and data.startswith(b"{"):  # siteinfo.json
+            return data_from_text(type_, data.decode("utf-8", "replace"))
         if type_ != HS_PUBKEY:
             return data
         from perseid.records.keys import PublicKey  # noqa: PLC0415 - loads cryptography

@@ -416,6 +416,7 @@ LAZY_COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "restore": ("backup", "Create an installation from verified backups."),
         "rebuild": ("backup", "Rebuild the views from the ledger."),
         "node": ("nodes", "Add nodes that serve the same installation."),
+        "read-only": ("nodes", "Refuse all changes during maintenance; resolution continues."),
         "key": ("keys", "List and rotate the signing keys; generate keys for users."),
     },
     "Access": {

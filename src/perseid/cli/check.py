@@ -17,7 +17,7 @@ from typing import Annotated, Final
 import typer
 
 from perseid.client.remotes import others_have_access
-from perseid.ledger.errors import ClockError, CorruptView, LedgerError, StorageFull
+from perseid.ledger.errors import ClockError, CorruptView, LedgerError, ReadOnlyMode, StorageFull
 from perseid.ledger.log.entry import Entry, State
 from perseid.ledger.log.reader import CHUNK
 from perseid.ledger.log.signing import find_branch
@@ -357,6 +357,7 @@ def findings(directory: Path, *, quick: bool) -> Iterator[Finding]:
         with Installation.open(directory, writable=False) as installation:
             yield from _clock_findings(installation)
             yield from _space_findings(installation)
+            yield from _mode_findings(installation)
             yield from _key_findings(installation)
             if installation.log.store.is_remote:
                 yield from node_findings(read_reports(installation.log.store))
@@ -437,6 +438,13 @@ def _space_findings(installation: Installation) -> Iterator[Finding]:
         installation.log.store.check_space(thorough=True)
     except StorageFull as problem:
         yield Finding("disk", Level.ERROR, str(problem), "free disk space; until then changes are refused")
+
+
+def _mode_findings(installation: Installation) -> Iterator[Finding]:
+    try:
+        installation.log.check_mode()
+    except ReadOnlyMode as problem:
+        yield Finding("read-only", Level.ERROR, str(problem), "accept them again with: perseid read-only off")
 
 
 UNRESPONSIVE_SECONDS: Final = 60.0

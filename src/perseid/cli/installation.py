@@ -166,7 +166,8 @@ def config(directory: Directory = None, json: AsJson = False) -> None:
 def upgrade(directory: Directory = None, json: AsJson = False) -> None:
     """Upgrade the ledger's tables to the version of this program. Entries are never changed.
 
-    Stop the server and make a backup first.
+    Make a backup and stop the server of this installation first. Other nodes of the database continue: those with an
+    older program go on, or refuse changes until they are upgraded, as the new tables require.
 
     For example:
         perseid upgrade

@@ -1,19 +1,22 @@
-"""`perseid node`: other nodes that serve the same installation from one database."""
+"""`perseid node`: other nodes that serve the same installation from one database; `perseid read-only`."""
 
+from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from perseid.client.remotes import InvalidRemote, read_secret
 from perseid.ledger.backup.archive import create_file
-from perseid.registry.installation.installation import load_settings
+from perseid.ledger.store.directory import prepare
+from perseid.registry.installation.installation import Installation, load_settings
 from perseid.registry.installation.nodes import export_node
 from perseid.registry.installation.nodes import join as join_node
 
 from ._arguments import Directory, printable, resolve_directory
 from ._commands import Group, register_command
-from ._output import AsJson, CommandFailed, print_fields, print_json, print_message
+from ._output import AsJson, CommandFailed, check_utf8, print_fields, print_json, print_message
 
 app = typer.Typer(
     cls=Group,
@@ -21,6 +24,17 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
+
+MAX_REASON: Final = 200
+"""Characters of the reason for the read-only mode: a sentence, which is part of errors."""
+
+
+class Switch(StrEnum):
+    """Whether the read-only mode is on."""
+
+    ON = "on"
+    OFF = "off"
+
 
 _PassphraseFile = Annotated[
     Path,
@@ -89,4 +103,45 @@ def _read_passphrase(file: Path) -> bytes:
         raise CommandFailed(str(problem)) from problem
 
 
-commands = {"node": app}
+def read_only(
+    switch: Annotated[Switch | None, typer.Argument(metavar="[on|off]", help="Without it, show the state.")] = None,
+    *,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="What clients are told.")] = None,
+    directory: Directory = None,
+    json: AsJson = False,
+) -> None:
+    """Refuse all changes during maintenance, or accept them again. Resolution continues.
+
+    It takes effect at once, for all nodes of the database, and stays until you end it, also if servers are restarted.
+    Running jobs stop; resume them afterwards: `perseid jobs list`. Clients see the reason.
+
+    For example:
+        perseid read-only on --reason "until 14:00 UTC"
+        perseid read-only off
+    """
+    if reason is not None and switch is not Switch.ON:
+        raise typer.BadParameter("--reason belongs to: perseid read-only on")
+    target = resolve_directory(directory)
+    if switch is not None:
+        prepare(target)  # only the owner may write
+    text = (reason or "").strip()
+    check_utf8(text, "--reason")
+    if len(text) > MAX_REASON or not text.isprintable():
+        raise typer.BadParameter(f"use at most {MAX_REASON} printable characters in --reason")
+    with Installation.open(target, writable=False) as installation:
+        if switch is None:
+            state = installation.log.read_only()
+        else:
+            state = text if switch is Switch.ON else None
+            installation.log.set_read_only(state)
+    if json:
+        print_json({"read_only": state is not None, "reason": state})
+    elif state is None:
+        typer.echo("Changes are accepted.")
+    else:
+        cause = f" Reason: {printable(state)}" if state else ""
+        typer.echo(f"All changes are refused.{cause}")
+        print_message("To accept them again: perseid read-only off")
+
+
+commands: dict[str, Callable[..., None] | typer.Typer] = {"node": app, "read-only": read_only}

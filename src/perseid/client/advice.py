@@ -74,6 +74,8 @@ TEXTS: Final = {
     "TOMBSTONE_INSTEAD": "Create a tombstone instead: client.tombstone({handle}, reason)",
     "UNDO_EARLIER_JOB": "To undo the job before it: client.undo({job})",
     "UNDO_JOB": "Undo the job: client.undo({job})",
+    "UPGRADE_NODE": "Ask a server administrator to upgrade Perseid on this node, or retry at another node",
+    "WAIT_FOR_MAINTENANCE": "Ask a server administrator when the maintenance ends, then retry",
 }
 """Advice by the name of its kind; `client` is the client that was refused."""
 

@@ -15,6 +15,10 @@ class NewerFormat(LedgerError):
     """The ledger was written by a newer version of the program."""
 
 
+class OutdatedProgram(NewerFormat):
+    """Another node has upgraded the tables, and this program can no longer write them."""
+
+
 class PreconditionFailed(LedgerError):
     """A record that the decision was based on has changed since; decide again."""
 
@@ -80,7 +84,11 @@ class LostEntries(StoreUnavailable):
         )
 
 
-WriteProblem: TypeAlias = StorageFull | ClockError | StoreUnavailable | LostEntries
+class ReadOnlyMode(LedgerError):
+    """An administrator has made the ledger read-only; the message is for everybody, with the reason."""
+
+
+WriteProblem: TypeAlias = StorageFull | ClockError | StoreUnavailable | LostEntries | ReadOnlyMode | OutdatedProgram
 """Why changes are refused until an operator does something."""
 
 

@@ -42,6 +42,8 @@ from .errors import (
     CorruptData,
     LedgerError,
     LostEntries,
+    OutdatedProgram,
+    ReadOnlyMode,
     StorageFull,
     StoreUnavailable,
     WriteProblem,
@@ -126,12 +128,13 @@ class Ledger:
         """
         try:
             self.log.check_clock()
+            self.log.check_mode()
             self.log.store.check_space(thorough=self._write_problem is not None)
             if self.log.store.is_remote:
                 self.answers.check_history(self.log.open_reader)
         except LedgerError as error:
             problem = self.log.store.translate_read_error(error)
-            if not isinstance(problem, StorageFull | ClockError | StoreUnavailable):
+            if not isinstance(problem, WriteProblem):
                 raise
             self._write_problem = problem
         else:
@@ -243,7 +246,7 @@ class Ledger:
             self.log.known_end = self.answers.end
         try:
             committed = self.log.commit(group)
-        except (StorageFull, ClockError, LostEntries) as problem:
+        except (StorageFull, ClockError, LostEntries, OutdatedProgram, ReadOnlyMode) as problem:
             self._write_problem = problem
             raise
         # The requests have succeeded, whatever happens to the view.

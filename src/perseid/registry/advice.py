@@ -119,6 +119,8 @@ class AdviceKind(Enum):
     FREE_SPACE = "Ask a server administrator to free disk space, then retry"
     RETRY_STATISTICS = "Retry in some seconds; if that fails, ask a server administrator to delete statistics.db"
     SET_CLOCK = "Ask a server administrator to set the clock, then retry"
+    UPGRADE_NODE = "Ask a server administrator to upgrade Perseid on this node, or retry at another node"
+    WAIT_FOR_MAINTENANCE = "Ask a server administrator when the maintenance ends, then retry"
 
     # Records and values
     ADD_CREATOR = "Add a value of type {type} with the creator's handle, or set default_creator in the policy"

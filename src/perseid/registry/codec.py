@@ -19,7 +19,9 @@ from perseid.ledger.errors import (
     LeaseClosed,
     LedgerError,
     OutcomeUnknown,
+    OutdatedProgram,
     PreconditionFailed,
+    ReadOnlyMode,
     ReadOnlyStore,
     StorageFull,
     StoreUnavailable,
@@ -91,6 +93,7 @@ from .results import (
     NotPublic,
     OutOfSpace,
     PrefixNotHosted,
+    ReadOnly,
     ReferralError,
     Refused,
     StateConflict,
@@ -136,14 +139,15 @@ _REFUSALS: Final[dict[str, type[Refused]]] = {
     kind.__name__: kind
     for kind in (
         *(ConditionFailed, CounterClosed, InactiveToken, InvalidQuery, InvalidRequest, InvalidTimestamp, NotPublic),
-        *(OutOfSpace, PrefixNotHosted, ReferralError, Refused, RetryLater, StateConflict, UndoConflict, WrongClock),
+        *(OutOfSpace, PrefixNotHosted, ReadOnly, ReferralError, Refused, RetryLater, StateConflict, UndoConflict),
+        WrongClock,
     )
 }
 _LEDGER_ERRORS: Final[dict[str, type[LedgerError]]] = {
     kind.__name__: kind
     for kind in (
-        *(ClockError, Contention, CorruptData, JobEnded, LedgerError, OutcomeUnknown, ReadOnlyStore, StorageFull),
-        *(StoreUnavailable, TooBusy),
+        *(ClockError, Contention, CorruptData, JobEnded, LedgerError, OutcomeUnknown, OutdatedProgram),
+        *(ReadOnlyMode, ReadOnlyStore, StorageFull, StoreUnavailable, TooBusy),
     )
 }
 

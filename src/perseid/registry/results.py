@@ -6,7 +6,7 @@ A refusal carries the response code of the protocol, the reason in words, and ad
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
-from perseid.ledger.errors import ClockError, StorageFull
+from perseid.ledger.errors import ClockError, OutdatedProgram, ReadOnlyMode, StorageFull
 from perseid.ledger.log.entry import State
 from perseid.names.handle import Handle
 from perseid.records.encoding import iso_time
@@ -138,6 +138,15 @@ class WrongClock(Refused):
         super().__init__(ResponseCode.SERVER_BACKUP, reason, AdviceKind.SET_CLOCK())
 
 
+class ReadOnly(Refused):
+    """Changes are suspended for maintenance, or this node must be upgraded first."""
+
+    problem_type = "read-only"
+
+    def __init__(self, reason: str, advice: Advice) -> None:
+        super().__init__(ResponseCode.SERVER_BACKUP, f"{reason}; nothing was changed", advice)
+
+
 class StatisticsUnavailable(Refused):
     """The file of statistics is damaged or locked."""
 
@@ -171,6 +180,11 @@ def find_refusal(error: Exception | None, *, reads: bool = False) -> Refused | N
             return OutOfSpace(reads=reads)
         case ClockError():
             return WrongClock()
+        case ReadOnlyMode():
+            text = str(error)
+            return ReadOnly(text[:1].upper() + text[1:], AdviceKind.WAIT_FOR_MAINTENANCE())
+        case OutdatedProgram():
+            return ReadOnly("This node is read-only until it is upgraded", AdviceKind.UPGRADE_NODE())
     return None
 
 

@@ -486,6 +486,9 @@ def test_newer_ledger_is_refused(made: Path) -> None:
     store = Store.sqlite(made / "ledger.db")
     with store.writing() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    opened(made).close()  # it can use them
+    with store.writing() as connection:
+        connection.exec_driver_sql("UPDATE head SET oldest_program = '9999'")
     store.close()
     for action in (opened, partial(upgrade, environ={})):
         with pytest.raises(NewerFormat) as caught:
@@ -507,6 +510,8 @@ def test_interrupted_upgrade_can_be_completed(made: Path) -> None:
     with store.writing() as connection:
         for table in ("jobs", "steps", "idempotency", "token_uses", "node_reports"):
             connection.exec_driver_sql(f"DROP TABLE {table}")
+        for column in ("read_only", "oldest_program"):
+            connection.exec_driver_sql(f"ALTER TABLE head DROP COLUMN {column}")
         connection.exec_driver_sql("DELETE FROM search")
         connection.exec_driver_sql("ALTER TABLE search RENAME COLUMN key TO target")
         connection.exec_driver_sql("ALTER TABLE search RENAME TO targets")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.ledger.errors import ClockError, LedgerError, StorageFull, StoreUnavailable
+from perseid.ledger.errors import ClockError, LedgerError, ReadOnlyMode, StorageFull, StoreUnavailable
 from perseid.registry.installation.settings import Config
 from perseid.server.http.compat import api
 from perseid.server.http.context import HttpSettings
@@ -132,6 +132,7 @@ def test_not_ready_server_gives_reason(server: Harness) -> None:
     [
         (StorageFull("/secret"), "storage-full"),
         (ClockError("/secret"), "wrong-clock"),
+        (ReadOnlyMode("the reason"), "read-only"),
         (StoreUnavailable("/secret"), "database-unavailable"),
     ],
 )

@@ -29,6 +29,7 @@ from perseid.ledger.errors import (
     PreconditionFailed,
     TooBusy,
 )
+from perseid.ledger.log.commit import check_mode
 from perseid.ledger.log.entry import Change, Draft, Entry, Random, encode_entry, find_oversized, next_jump
 from perseid.ledger.log.log import SQL_VIEWS, TOKEN_LENGTH, Log, gc_paused, retry_delays
 from perseid.ledger.log.requests import Preconditions
@@ -207,8 +208,9 @@ class BulkLoad:
 
     def _begin(self, cursor: Any, preconditions: Preconditions) -> None:
         statements = self._log.statements
-        cursor.execute(statements.lock_head)
-        seq, at, raw = fetch_one(cursor)
+        cursor.execute(statements.lock_head_for_changes)
+        seq, at, raw, *mode = fetch_one(cursor)
+        check_mode(*mode)
         self._frontier = Frontier.from_bytes(seq, raw)
         self._at = self._log.clock.date(at if seq else None)
         self._first = seq + 1

@@ -11,8 +11,17 @@ from typing import Any, Final, cast
 from sqlalchemy import Connection
 from sqlalchemy.engine.interfaces import DBAPICursor
 
-from perseid.ledger.errors import CorruptView, JobEnded, LeaseClosed, LostEntries, PreconditionFailed
+from perseid.ledger.errors import (
+    CorruptView,
+    JobEnded,
+    LeaseClosed,
+    LostEntries,
+    OutdatedProgram,
+    PreconditionFailed,
+    ReadOnlyMode,
+)
 from perseid.ledger.merkle import Frontier
+from perseid.ledger.store import TABLES_VERSION
 from perseid.ledger.store.tables import (
     EntryRow,
     Statements,
@@ -72,6 +81,17 @@ class KnownRecords:
     """The latest entry of each, by key, and its leaf hash."""
 
 
+def check_mode(read_only: str | None, oldest_program: str) -> None:
+    """Raise `ReadOnlyMode` or `OutdatedProgram` if changes are refused, as the head says."""
+    if oldest_program > TABLES_VERSION:
+        raise OutdatedProgram(
+            f"the ledger was upgraded by a newer version of Perseid (tables {oldest_program}; this program has "
+            f"{TABLES_VERSION}), so this node refuses changes. Upgrade Perseid on this machine, then restart it"
+        )
+    if read_only is not None:
+        raise ReadOnlyMode("the service is read-only for maintenance" + (f": {read_only}" if read_only else ""))
+
+
 class Commit:
     """Applies requests one by one; `write` writes the result."""
 
@@ -91,8 +111,8 @@ class Commit:
         self._statements = statements
         self._random = random
         self._token = token
-        cursor.execute(statements.lock_head)
-        seq, at, raw = fetch_one(cursor)
+        cursor.execute(statements.lock_head_for_changes)
+        seq, at, raw, *self._mode = fetch_one(cursor)
         self._head = seq, raw
         self._frontier = Frontier.from_bytes(seq, raw)
         self._at = clock.date(at if seq else None)
@@ -127,6 +147,10 @@ class Commit:
         row = self._cursor.fetchone()
         if row is None or bytes(row[0]) != end[1]:
             raise LostEntries.after(end[0], self._written)
+
+    def require_changes(self) -> None:
+        """Raise `ReadOnlyMode` or `OutdatedProgram` if changes are refused."""
+        check_mode(*self._mode)
 
     def was_committed(self, first: int) -> bool:
         """Whether an earlier attempt with the same token, starting at entry `first`, was committed."""

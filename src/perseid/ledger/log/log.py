@@ -17,17 +17,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, insert, update
 
 from perseid.ledger.errors import Contention, LedgerError, LostEntries, OutcomeUnknown, StoreUnavailable, TooBusy
 from perseid.ledger.merkle import Signer
+from perseid.ledger.store import OLDEST_PROGRAM
 from perseid.ledger.store.store import Store
-from perseid.ledger.store.tables import clear_entry_cache, compile_statements, head, ledger, views
+from perseid.ledger.store.tables import clear_entry_cache, compile_statements, fetch_one, head, ledger, views
 from perseid.proof.verifier import EMPTY_ROOT
 from perseid.records.record import Value
 
 from .clock import CheckedClock
-from .commit import Commit, KnownRecords
+from .commit import Commit, KnownRecords, check_mode
 from .entry import Action, Change, Draft, Entry, Slot
 from .reader import LogReader
 from .requests import Append, Outcome, Request, StateChange
@@ -98,7 +99,7 @@ class Log:
         identity = self.random(TOKEN_LENGTH)
         with self.store.writing() as connection:
             connection.execute(insert(ledger).values(id=identity, origin=signer.name, signer=str(signer.public)))
-            connection.execute(insert(head).values(one=1, seq=0, at=0, frontier=b""))
+            connection.execute(insert(head).values(one=1, seq=0, at=0, frontier=b"", oldest_program=OLDEST_PROGRAM))
             rows = [{"name": name, "ledger": identity, "seq": 0, "leaf": EMPTY_ROOT} for name in SQL_VIEWS]
             connection.execute(insert(views), rows)
 
@@ -151,6 +152,7 @@ class Log:
                 earlier = self._find_earlier(cursor, commit)
                 if unsettled is not None and commit.was_committed(unsettled[0]):
                     return unsettled[1]
+                commit.require_changes()
                 entries = sum([len(each.drafts) if isinstance(each, Append) else 1 for each in group])
                 with gc_paused(entries):
                     if entries >= LARGE_GROUP:
@@ -211,6 +213,27 @@ class Log:
         with self.open_reader() as reader:
             size = reader.size
             self.clock.date(reader.entry(size).at if size else None)
+
+    def check_mode(self) -> None:
+        """Raise `ReadOnlyMode` or `OutdatedProgram` if changes are refused for all callers."""
+        with self.store.reading_cursor() as cursor:
+            cursor.execute(self.statements.mode)
+            check_mode(*fetch_one(cursor))
+
+    def read_only(self) -> str | None:
+        """Why all changes are refused, which may be empty; None if they are accepted."""
+        with self.store.reading_cursor() as cursor:
+            cursor.execute(self.statements.mode)
+            reason: str | None = fetch_one(cursor)[0]
+        return reason
+
+    def set_read_only(self, reason: str | None) -> None:
+        """Refuse all changes, with a reason, or accept them again (None), on all nodes.
+
+        Commits in progress have ended when this returns.
+        """
+        with self.store.writing() as connection:
+            connection.execute(update(head).values(read_only=reason))
 
     def erase_traces(self) -> None:
         """Remove traces of redacted data, if any; what a reader still sees is removed by a later call."""

@@ -32,7 +32,7 @@ from perseid.ledger.errors import (
     TooBusy,
 )
 
-from . import TABLES_VERSION
+from . import OLDEST_PROGRAM, TABLES_VERSION
 from .sqlite import CACHE_BYTES, READERS, SqliteDriver, has_free_space, looks_full
 
 BUSY_SECONDS: Final = 5
@@ -171,9 +171,15 @@ class Store:
         Tables without a ledger are left over if the creation in a database was interrupted.
         """
         version = self._query_scalar("SELECT version_num FROM alembic_version")
-        if version is None or (version == TABLES_VERSION and self._query_scalar("SELECT origin FROM ledger") is None):
+        if version is None:
             return None
-        return str(version)
+        is_empty = str(version) >= TABLES_VERSION and self._query_scalar("SELECT origin FROM ledger") is None
+        return None if is_empty else str(version)
+
+    def accepts_program(self) -> bool:
+        """Whether this program can use the tables although a newer one has upgraded them."""
+        oldest = self._query_scalar("SELECT oldest_program FROM head")
+        return oldest is not None and str(oldest) <= TABLES_VERSION
 
     @property
     def is_whole(self) -> bool:
@@ -239,6 +245,8 @@ class Store:
                 raise newer_tables(version)
             config.attributes["connection"] = connection
             alembic.command.upgrade(config, "head")
+            oldest = "UPDATE head SET oldest_program = :oldest WHERE oldest_program < :oldest"
+            connection.execute(text(oldest), {"oldest": OLDEST_PROGRAM})
 
     @contextmanager
     def writing(self, *, limited: bool = True) -> Iterator[Connection]:

@@ -66,8 +66,12 @@ head = Table(
     Column("seq", _Number, nullable=False),
     Column("at", BigInteger, nullable=False),
     Column("frontier", LargeBinary, nullable=False),
+    Column("read_only", Text),
+    Column("oldest_program", Text, nullable=False),
 )
-"""One row: the last entry's number and date, and the frontier of the tree, 32 bytes per hash."""
+"""One row: the last entry's number and date, and the frontier of the tree, 32 bytes per hash. `read_only` is why
+changes are refused, null if they are accepted; `oldest_program` is the tables' version of the oldest program that may
+write."""
 
 entries = Table(
     "entries",
@@ -257,6 +261,8 @@ class Statements:
     move_head: str
     move_views: str
     lock_head: str
+    lock_head_for_changes: str
+    mode: str
     head: str
     record_seq: str
     record_seqs: str
@@ -347,6 +353,7 @@ def compile_statements(name: str) -> Statements:
     state_byte: Any = func.substr(entries.c.body, literal_column("3"), literal_column("1"), type_=LargeBinary)
     in_states = state_byte.in_([bindparam(f"state_{number}", type_=LargeBinary) for number in range(STATES_PER_QUERY)])
     state = select(head.c.seq, head.c.at, head.c.frontier)
+    mode = head.c.read_only, head.c.oldest_program
 
     def select_after(columns: Any) -> Any:
         """Select a range after a position. The position is the only lower bound, so that an index finds it at once."""
@@ -378,6 +385,8 @@ def compile_statements(name: str) -> Statements:
             update(views).values(seq=bindparam("new_seq"), leaf=bindparam("new_leaf")).where(views.c.seq == last)
         ),
         lock_head=text(state.with_for_update()),
+        lock_head_for_changes=text(state.add_columns(*mode).with_for_update()),
+        mode=text(select(*mode)),
         head=text(state),
         record_seq=text(select(records.c.seq).where(records.c.key == key)),
         record_seqs=compiler.repeat(

@@ -249,7 +249,7 @@ def upgrade(directory: Path, *, environ: Mapping[str, str] | None = None) -> boo
         was_complete = store.is_whole
         store.upgrade()
         rebuild_outdated(new_log(store))  # also after an interrupted upgrade
-    return before != TABLES_VERSION or not was_complete
+    return before < TABLES_VERSION or not was_complete
 
 
 def _load_signer(directory: Path, log: Log) -> Signer:
@@ -305,12 +305,14 @@ def check_version(directory: Path, store: Store, config: Config) -> None:
     """Refuse a store without a ledger, or with tables of another version."""
     with translate_errors(store, config):
         version = store.version()
-        is_whole = version != TABLES_VERSION or store.is_whole
+        is_newer = version is not None and version > TABLES_VERSION
+        is_usable = not is_newer or store.accepts_program()
+        is_whole = version is None or version < TABLES_VERSION or not is_usable or store.is_whole
     if version is None:
         raise _missing_ledger(directory, config)
     if not is_whole:
         raise OlderFormat(f"An upgrade of the ledger was interrupted; complete it with: perseid upgrade -d {directory}")
-    if version > TABLES_VERSION:
+    if not is_usable:
         raise newer_tables(version)
     if version < TABLES_VERSION:
         raise OlderFormat(

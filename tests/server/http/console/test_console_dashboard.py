@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perseid.ledger.errors import StorageFull, StoreUnavailable, WriteProblem
+from perseid.ledger.errors import ReadOnlyMode, StorageFull, StoreUnavailable, WriteProblem
 from perseid.ledger.statistics import StatisticsStore
 from perseid.records.record import Value
 from perseid.schema.jobs import JobResponse, JobState
@@ -83,6 +83,7 @@ def test_overview_says_what_needs_attention(server: Harness) -> None:
     ("problem", "words"),
     [
         (StorageFull("no space"), "Changes are refused now: "),
+        (ReadOnlyMode("read-only until 14:00"), "Changes are refused now: Read-only until 14:00; nothing was changed."),
         (StoreUnavailable("gone"), "Changes are refused now: the database cannot be reached."),
         (None, "This server is not ready: the answers are being built."),
     ],
@@ -93,6 +94,7 @@ def test_overview_tells_the_state_of_the_server(server: Harness, problem: WriteP
         server.service.server = replace(server.context, ready=lambda: "the answers are being built")
     server.registry.ledger.__dict__["_write_problem"] = problem
     assert words in user.read("/console")
+    assert words in user.read("/console/records")
 
 
 def test_user_without_permissions_sees_nothing_of_others(server: Harness) -> None:

@@ -66,6 +66,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     **{kind: kind.value for kind in (AdviceKind.LIST_TYPES, AdviceKind.SEE_TYPE, AdviceKind.CREATE_RECORD)},
     **{kind: kind.value for kind in (AdviceKind.FREE_SPACE, AdviceKind.SET_CLOCK, AdviceKind.REOPEN_COUNTER)},
     AdviceKind.RETRY_STATISTICS: AdviceKind.RETRY_STATISTICS.value,
+    **{kind: kind.value for kind in (AdviceKind.UPGRADE_NODE, AdviceKind.WAIT_FOR_MAINTENANCE)},
     **{kind: kind.value for kind in (AdviceKind.CHANGE_POLICY, AdviceKind.CHANGE_SCHEME, AdviceKind.REOPEN_NAMESPACE)},
     **{kind: kind.value for kind in (AdviceKind.CHOOSE_ON_EXISTING, AdviceKind.MINT_AGAIN)},
     # This API has no imports.

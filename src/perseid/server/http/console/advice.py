@@ -5,9 +5,12 @@ from typing import Final
 
 from perseid.registry.advice import AdviceKind, AdviceTexts, render
 from perseid.registry.responses import to_advice
+from perseid.registry.results import find_refusal
 from perseid.schema.imports import ImportResponse, RowProblemResponse
 from perseid.schema.problems import Problem
 from perseid.schema.records import Explanation
+from perseid.server.http.context import ServerContext
+from perseid.server.http.pages.links import to_sentence
 from perseid.server.http.pages.texts import _, mark, on_change
 
 API_LANGUAGE: Final = "en"
@@ -82,6 +85,10 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.TOMBSTONE_INSTEAD: mark("Create a tombstone instead"),
     AdviceKind.UNDO_EARLIER_JOB: mark("To undo the job before it, open job {job}"),
     AdviceKind.UNDO_JOB: mark("Undo job {job}"),
+    AdviceKind.UPGRADE_NODE: mark(
+        "Ask a server administrator to upgrade Perseid on this node, or retry at another node"
+    ),
+    AdviceKind.WAIT_FOR_MAINTENANCE: mark("Ask a server administrator when the maintenance ends, then retry"),
 }
 """Advice as pages and fields of the console; other advice reads the same at every interface, in English."""
 
@@ -95,6 +102,18 @@ def describe_advice(
         return fallback, API_LANGUAGE
     own = ADVICE_TEXTS.get(advice.kind)
     return (render(advice), API_LANGUAGE) if own is None else (render(advice, {advice.kind: _(own)}), "")
+
+
+def describe_server_problem(server: ServerContext) -> str:
+    """Return why the server is not ready or refuses changes, like the public health check; empty if it does not."""
+    if reason := server.ready():
+        return to_sentence(_("This server is not ready: {reason}").format(reason=reason))
+    problem = server.registry.ledger.write_problem
+    if problem is None:
+        return ""
+    refused = find_refusal(problem)
+    reason = _("the database cannot be reached") if refused is None else refused.reason
+    return to_sentence(_("Changes are refused now: {reason}").format(reason=reason))
 
 
 @cache

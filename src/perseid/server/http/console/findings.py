@@ -1,4 +1,4 @@
-"""What a user should look at: problems of the server, unfinished jobs, and tokens that are not valid for long."""
+"""What a user should look at: unfinished jobs, and tokens that are not valid for long."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -6,10 +6,8 @@ from typing import Final, NamedTuple
 
 from perseid.client.errors import ClientError
 from perseid.records.encoding import to_iso
-from perseid.registry.results import find_refusal
 from perseid.schema.jobs import JobResponse, JobState
 from perseid.schema.namespaces import TokenResponse
-from perseid.server.http.pages.links import to_sentence
 from perseid.server.http.pages.texts import _
 
 from .requests import ConsoleRequest
@@ -27,25 +25,11 @@ class Finding(NamedTuple):
 
     text: str
     path: str = ""
-    is_error: bool = False
 
 
 async def find_findings(console: ConsoleRequest, jobs: Sequence[JobResponse]) -> list[Finding]:
-    """Return what the user can see of the health of the server, and of their own jobs and tokens."""
-    return [*_check_server(console), *check_jobs(jobs), *await _check_tokens(console)]
-
-
-def _check_server(console: ConsoleRequest) -> list[Finding]:
-    """Like the public health check, with the reason in words."""
-    server = console.request_context.server
-    if reason := server.ready():
-        return [Finding(to_sentence(_("This server is not ready: {reason}").format(reason=reason)), is_error=True)]
-    problem = server.registry.ledger.write_problem
-    if problem is None:
-        return []
-    refused = find_refusal(problem)
-    reason = _("the database cannot be reached") if refused is None else refused.reason
-    return [Finding(to_sentence(_("Changes are refused now: {reason}").format(reason=reason)), is_error=True)]
+    """Return what the user should look at in their own jobs and tokens; every page has the state of the server."""
+    return [*check_jobs(jobs), *await _check_tokens(console)]
 
 
 def check_jobs(jobs: Sequence[JobResponse]) -> list[Finding]:

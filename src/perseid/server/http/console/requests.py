@@ -42,7 +42,7 @@ from perseid.server.http.pages.texts import _, on_change
 from perseid.server.http.responses import NO_STORE
 from perseid.server.http.v1.application import handle_authenticated
 
-from .advice import API_LANGUAGE, describe_advice, get_notices, get_words
+from .advice import API_LANGUAGE, describe_advice, describe_server_problem, get_notices, get_words
 from .routing import Match, link
 from .values import mask
 
@@ -189,6 +189,7 @@ class ConsoleRequest:
             scripts=(PAGES_SCRIPT, *[f"/static/{name}" for name in scripts]),
             environment=get_environment(),
             me=to_visible(self.me),
+            server_problem=describe_server_problem(self.request_context.server) if session is not None else "",
             token=session.identity.token if session and isinstance(session.identity, TokenIdentity) else "",
             navigation=get_navigation(),
             section=self.match.route.section,

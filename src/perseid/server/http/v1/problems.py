@@ -248,6 +248,8 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.TOMBSTONE_INSTEAD: f"Create a tombstone instead: POST {BASE}/handles/{{handle}}/tombstone",
     AdviceKind.UNDO_EARLIER_JOB: f"To undo the job before it: POST {BASE}/jobs/{{job}}/undo",
     AdviceKind.UNDO_JOB: f"Undo the job: POST {BASE}/jobs/{{job}}/undo",
+    AdviceKind.UPGRADE_NODE: AdviceKind.UPGRADE_NODE.value,
+    AdviceKind.WAIT_FOR_MAINTENANCE: AdviceKind.WAIT_FOR_MAINTENANCE.value,
 }
 """Advice as requests of this API."""
 
