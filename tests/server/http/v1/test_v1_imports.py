@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import secrets
 import threading
 from io import BytesIO
 from pathlib import Path
@@ -11,8 +12,12 @@ import pytest
 
 from perseid.bulk.imports import FileCheck
 from perseid.names.handle import Handle
-from perseid.records.record import PRIVATE_PERMISSIONS, Value
+from perseid.records.record import PRIVATE_PERMISSIONS, Value, ValueRef
+from perseid.registry.access.permissions import ScopeSet
+from perseid.registry.access.token_records import Secret
+from perseid.registry.access.tokens import CreateToken
 from perseid.registry.commands.records import Create
+from perseid.registry.identity import KeyIdentity, Proof
 from perseid.registry.jobs import spool
 from perseid.registry.jobs.spool import SpooledImport
 from perseid.server.http.messages import Response
@@ -23,6 +28,7 @@ from tests.server.http.v1 import openapi_document
 from tests.server.http.v1.apis import got, problem, send
 from tests.server.installations import OPERATOR
 
+ANN = KeyIdentity(ValueRef(300, "0.NA/12345"), Proof.SECRET_KEY)
 TABLE = "handle,URL\n12345/i1,https://a.example/\n12345/i2,https://b.example/\n"
 
 
@@ -261,3 +267,21 @@ def test_limits_and_permissions(importing: Harness, monkeypatch: pytest.MonkeyPa
     problem(send(importing, "DELETE", path, headers=ann), "not-found")
     assert got(get(importing, path))["id"] == found["id"], "its user sees it"
     assert json.dumps(found)
+
+
+def test_token_for_chosen_or_for_minted_handles_can_upload(importing: Harness) -> None:
+    for number, (scope, query) in enumerate((("create", ""), ("mint", "&mint=true&prefix=12345"))):
+        secret = Secret.new(secrets.token_bytes)
+        scopes = ScopeSet.of((scope,), ("12345",))
+        importing.registry.do(CreateToken(secret, scopes, "", 1_000), ANN, "cli")
+        table = f"{'handle,' if not query else ''}URL\n{f'12345/t{number},' if not query else ''}https://a.example/\n"
+        headers = {"Authorization": f"Bearer {secret.text()}"}
+        target = f"/api/v1/imports?name=t{number}.csv{query}"
+        found = got(importing.ask("POST", target, table.encode(), headers=headers), 202)
+        assert (found["state"], found["valid"]) == ("ready", 1)
+        path = f"/imports/{found['id']}/apply"
+        assert got(send(importing, "POST", path, {}, headers=headers), 202)["done"] == 1
+    secret = Secret.new(secrets.token_bytes)
+    importing.registry.do(CreateToken(secret, ScopeSet.of(("update",), ("12345",)), "", 1_000), ANN, "cli")
+    headers = {"Authorization": f"Bearer {secret.text()}"}
+    problem(importing.ask("POST", "/api/v1/imports?name=t.csv", TABLE.encode(), headers=headers), "permission-denied")

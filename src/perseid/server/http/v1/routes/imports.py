@@ -46,6 +46,7 @@ from perseid.schema.imports import (
     RowProblemResponse,
 )
 from perseid.schema.jobs import JobResponse, PlannedRecord
+from perseid.schema.namespaces import Scope
 from perseid.schema.problems import slug_of_code
 from perseid.server.http.context import INTERFACE
 from perseid.server.http.v1.api_call import ApiCall
@@ -316,7 +317,9 @@ def _require_creator(call: ApiCall, registry: AuthorizedRegistry, prefix: str) -
         names = [prefix.partition("/")[0]] if prefix else namespaces(snapshot.reader)
         for name, _ in zip(names, range(MAX_NAMESPACES), strict=False):
             with suppress(Refused):  # a policy that cannot be read
-                if context.is_allowed(mint_requirement(snapshot.policy(name), name)):
+                policy = snapshot.policy(name)
+                scopes = Scope.CREATE, Scope.MINT  # a token needs one of them, as the rows do
+                if any(context.is_allowed(mint_requirement(policy, name, scope)) for scope in scopes):
                     return
             snapshot.usage.lookups = snapshot.usage.members = 0
     reason = "You cannot create handles" + (f" under {prefix}" if prefix else " in any namespace")
