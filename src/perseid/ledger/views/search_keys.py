@@ -332,32 +332,61 @@ _DIGEST_LENGTH: Final = 8
 _URL_TYPE, _ADMIN, _SECRET = b"url", b"hs_admin", b"hs_seckey"
 _HANDLE_AT: Final = 2  # offset of the handle's length in HS_ADMIN data
 _OWNER_CACHE_SIZE: Final = 1_024
+_TYPE_CACHE_SIZE: Final = 256
 _PUBLIC: Final = int(Permission.PUBLIC_READ)
+
+
+@dataclass(frozen=True, slots=True)
+class _TypeRules:
+    """Which keys values of a type have."""
+
+    has_urls: bool
+    """Whether there may be URLs in the data."""
+    key: bytes
+    """The key of the type; empty for URL, whose values have URL keys."""
+    is_admin: bool
+    """Whether the type is HS_ADMIN or one of its subtypes, whose key is that of the owner."""
+    is_plain_admin: bool
+    has_data_key: bool
+    title_rank: int | None
+
+    @classmethod
+    def of(cls, raw: bytes) -> "_TypeRules":
+        type_ = raw.lower()
+        base = type_.partition(b".")[0]
+        has_urls = type_ == _URL_TYPE or type_.startswith((b"url.", b"1032"))
+        key = b"" if type_ == _URL_TYPE else (_TYPE_KEY + type_)[:KEY_LENGTH]
+        has_data_key = base not in (_URL_TYPE, _ADMIN, _SECRET)
+        return cls(has_urls, key, base == _ADMIN, type_ == _ADMIN, has_data_key, title_rank(type_))
+
+
+_cached_rules = lru_cache(_TYPE_CACHE_SIZE)(_TypeRules.of)
 
 
 def index_keys(contents: Sequence[bytes]) -> set[bytes]:
     """Return all search keys of a record from its encoded values."""
-    keys = target_keys(contents)
+    keys: set[bytes] = set()
     titles: list[tuple[int, bool, str]] = []
+    unpack = _LENGTH.unpack_from
     for content in contents:
-        start = TYPE_OFFSET
-        end = start + _LENGTH.unpack_from(content, TYPE_LENGTH_OFFSET)[0]
-        type_ = content[start:end].lower()
-        if type_ == _URL_TYPE:
-            continue
-        data = content[end + 4 : end + 4 + _LENGTH.unpack_from(content, end)[0]]
-        base = type_.partition(b".")[0]
-        owner = _owner_key(data) if base == _ADMIN else None
+        end = TYPE_OFFSET + unpack(content, TYPE_LENGTH_OFFSET)[0]
+        raw = content[TYPE_OFFSET:end]
+        rules = _cached_rules(raw) if end <= _MAX_CACHED_LENGTH else _TypeRules.of(raw)
+        if rules.has_urls:
+            keys |= target_keys((content,))
+            if not rules.key:
+                continue
+        data = content[end + 4 : end + 4 + unpack(content, end)[0]]
+        owner = _owner_key(data) if rules.is_admin else None
         if owner is not None:
             keys.add(owner)
-        if type_ != _ADMIN or owner is None:
-            keys.add((_TYPE_KEY + type_)[:KEY_LENGTH])
-        if base not in (_URL_TYPE, _ADMIN, _SECRET):
+        if owner is None or not rules.is_plain_admin:
+            keys.add(rules.key)
+        if rules.has_data_key:
             keys.add(_digest_key(_DATA, data))
-        rank = title_rank(type_)
-        if rank is not None and (text := read_line(data)) is not None:
-            titles.append((rank, bool(content[PERMISSIONS_OFFSET] & _PUBLIC), text))
-    for title in select_titles(titles):
+        if rules.title_rank is not None and (text := read_line(data)) is not None:
+            titles.append((rules.title_rank, bool(content[PERMISSIONS_OFFSET] & _PUBLIC), text))
+    for title in select_titles(titles) if titles else ():
         keys.update([_WORD + word.encode() for word in find_words(title)])
     return keys
 
