@@ -112,7 +112,8 @@ class Slot:
     """Content under a commitment; only the commitment where the content was redacted."""
 
     kind: Kind
-    commitment: bytes
+    kept: bytes = b""
+    """The commitment of redacted content; otherwise it is computed when it is needed, which is in proofs only."""
     salt: bytes = field(default=b"", repr=False)
     """Empty if redacted: with the salt, a guess could be confirmed."""
     content: bytes | None = field(default=None, repr=False)
@@ -121,7 +122,12 @@ class Slot:
     @classmethod
     def commit(cls, kind: Kind, salt: bytes, content: bytes) -> Self:
         """Put content under a commitment."""
-        return cls(kind, commitment(bytes((kind,)), salt, content), salt, content)
+        return cls(kind, b"", salt, content)
+
+    @property
+    def commitment(self) -> bytes:
+        """The commitment, which is hashed into the tree."""
+        return self.kept if self.content is None else commitment(bytes((self.kind,)), self.salt, self.content)
 
     @property
     def is_redacted(self) -> bool:
@@ -129,7 +135,7 @@ class Slot:
 
     def redacted(self) -> Self:
         """Return the slot without content and salt."""
-        return replace(self, salt=b"", content=None)
+        return type(self)(self.kind, self.commitment)
 
     @classmethod
     def read(cls, reader: Reader, kind: Kind) -> Self:
@@ -145,7 +151,7 @@ class Slot:
     def write(self, writer: Writer) -> None:
         """Append the slot to a body."""
         if self.content is None:
-            writer.u8(_REDACTED).raw(self.commitment)
+            writer.u8(_REDACTED).raw(self.kept)
         else:
             writer.u8(_OPEN).raw(self.salt).i32(len(self.content)).raw(self.content)
 

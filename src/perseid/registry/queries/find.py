@@ -310,6 +310,7 @@ SCAN_SECONDS: Final = 1.0
 """Time limit for one page of a full scan: other requests wait."""
 
 _MIN_BATCH: Final = 50
+"""Records read at a time: at least these, and else those of a page and one more, which tells whether there are more."""
 _MAX_BATCH: Final = 1_000
 _SCAN_BATCH: Final = 5_000
 _MAX_COUNTED: Final = 500  # keys of a word: fewer are checked as quickly as they are counted
@@ -361,7 +362,7 @@ def find(  # noqa: PLR0913 - the last ones are for tests and jobs
     """
     prepared = search.prepared()
     results = _ResultFilter(snapshot, identity, prepared)
-    scan = _IndexScan(snapshot.reader, search, prepared.plan(), min(max(_MIN_BATCH, limit), _MAX_BATCH))
+    scan = _IndexScan(snapshot.reader, search, prepared.plan(), min(max(_MIN_BATCH, limit + 1), _MAX_BATCH))
     budget = PageBudget(page_size(limit))
     items: list[SearchResult] = []
     started = clock()
@@ -463,10 +464,9 @@ class _ResultFilter:
         encoded: list[EncodedValue] = list(zip(entry.contents(), entry.record(), strict=True))
         public = [each for each in encoded if each[1].is_public]
         readable = [each for each in encoded if each[1].is_public or Permission.ADMIN_READ in each[1].permissions]
-        all_matching, matching = (
-            self._prepared.meets(policy, entry, readable),
-            self._prepared.meets(policy, entry, public),
-        )
+        matching = all_matching = self._prepared.meets(policy, entry, public)
+        if len(readable) > len(public):
+            all_matching = self._prepared.meets(policy, entry, readable)
         visible = public
         if all_matching != matching and can_read(self._snapshot, self._identity, Handle.parse_lenient(entry.handle)):
             matching, visible = all_matching, readable
