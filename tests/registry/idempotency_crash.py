@@ -100,8 +100,8 @@ def die_after_commit(place: Place, number: int) -> None:
     with place.open() as ledger:
         append = ledger.append
 
-        def append_and_die(*requests: Request) -> list[Outcome]:
-            append(*requests)
+        def append_and_die(*requests: Request, meanwhile: Callable[[], None] = lambda: None) -> list[Outcome]:
+            append(*requests, meanwhile=meanwhile)
             os.kill(os.getpid(), signal.SIGKILL)
             raise AssertionError("the process was killed")
 

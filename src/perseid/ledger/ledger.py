@@ -144,9 +144,11 @@ class Ledger:
         """Submit requests, all or none. A future is done when its request is durable and visible here."""
         return self._writer.submit(*requests)
 
-    def append(self, *requests: Request) -> list[Outcome]:
-        """Submit requests and wait for all of them."""
-        return [future.result() for future in self.submit(*requests)]
+    def append(self, *requests: Request, meanwhile: Callable[[], None] = lambda: None) -> list[Outcome]:
+        """Submit requests and wait for all of them. `meanwhile` is called while they are committed; it never raises."""
+        futures = self.submit(*requests)
+        meanwhile()
+        return [future.result() for future in futures]
 
     def change(self, request: StateChange) -> Any:
         """Change state that is not derived from entries, and return the result."""

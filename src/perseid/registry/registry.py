@@ -8,7 +8,7 @@ forever for a busy record. What must be decided there anyway, such as minting, i
 Tokens are checked here before the command: the decision depends on the token's record.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,10 +104,21 @@ class Registry:
         its entry. `job_id` is the job that this change belongs to. With `once` the command is executed only if nothing
         with the same key was executed before; otherwise `AlreadyExecuted` is raised.
         """
-        execution = Execution(self, self.prepare(command), identity, interface, note, preconditions or {}, job_id, once)
-        while (request := execution.decide()) is not None:
-            execution.finish(self.ledger.append(request)[0])
-        return execution.result
+        return self.execution(command, identity, interface, note, preconditions, job_id, once).complete()
+
+    def execution(
+        self,
+        command: Command[T],
+        identity: Identity,
+        interface: str,
+        note: str = "",
+        preconditions: Preconditions | None = None,
+        job_id: str = "",
+        once: IdempotentRequest | None = None,
+    ) -> "Execution[T]":
+        """Return the execution of a command, which `complete` does; the parameters are those of `do`."""
+        prepared = self.prepare(command)
+        return Execution(self, prepared, identity, interface, note, preconditions or {}, job_id, once)
 
     async def execute(
         self,
@@ -120,7 +131,7 @@ class Registry:
         """Like `do`, in an event loop: it decides at once, and waits for the commit without blocking the loop."""
         import asyncio  # noqa: PLC0415 - commands do not need it
 
-        execution = Execution(self, self.prepare(command), identity, interface, note, once=once)
+        execution = self.execution(command, identity, interface, note, once=once)
         while (request := execution.decide()) is not None:
             execution.finish(await asyncio.wrap_future(self.ledger.submit(request)[0]))
         return execution.result
@@ -221,6 +232,7 @@ class Execution(Generic[T]):
     result: T = field(init=False)
     """The result, once `decide` has returned None."""
     _attempts: int = field(default=0, init=False)
+    _is_ahead: bool = field(default=False, init=False)
     _is_done: bool = field(default=False, init=False)
     _plan: Plan[T] = field(init=False)
     _snapshot: Snapshot = field(init=False)
@@ -229,8 +241,34 @@ class Execution(Generic[T]):
         if not self.note.isascii():
             check_text(self.note)
 
+    def complete(self, meanwhile: Callable[[], None] | None = None) -> T:
+        """Execute the command and return the result. `meanwhile` is called during the first commit; it never raises."""
+        while (request := self.decide()) is not None:
+            append = self.registry.ledger.append
+            self.finish((append(request) if meanwhile is None else append(request, meanwhile=meanwhile))[0])
+            meanwhile = None
+        return self.result
+
+    def decide_ahead(self) -> bool:
+        """Decide before an earlier command is committed; return whether `decide` can use that then. Raises `Refused`.
+
+        What the earlier one changes fails the preconditions. So a decision that has none, because nothing is appended,
+        is not used; nor is one inside the commit.
+        """
+        self.decide()
+        self._is_ahead = bool(self._plan.drafts) and self._plan.deferred is None
+        return self._is_ahead
+
+    @property
+    def expected(self) -> T | None:
+        """The result of what was decided, but with entries that have no numbers yet; None if the commit decides."""
+        return None if self._plan.deferred is not None else self._plan.result(0)
+
     def decide(self) -> Append | Execute | None:
         """Decide the command: the request to the ledger, or None if there is nothing to do. Raises `Refused`."""
+        if self._is_ahead:
+            self._is_ahead = False
+            return self._request()
         if self._is_done:
             return None
         if self._attempts == MAX_ATTEMPTS:

@@ -1,5 +1,6 @@
 """Imports: every row is checked before the first change, and applied once, whatever happens in between."""
 
+import errno
 import os
 import random
 import threading
@@ -7,17 +8,22 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import count
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from perseid.ledger.errors import TooBusy
 from perseid.ledger.log.entry import State
-from perseid.ledger.store.jobs import Job
+from perseid.ledger.log.requests import Outcome, Request, StateChange
+from perseid.ledger.store.jobs import Job, JobSteps
 from perseid.names.handle import Handle
 from perseid.records.record import Value
 from perseid.registry.commands.records import Create, Delete, Modify
+from perseid.registry.context import Context, Plan
 from perseid.registry.identity import Identity
 from perseid.registry.jobs import import_check, import_job, runner, undo
 from perseid.registry.jobs.import_check import ImportCheck, KeyTable
@@ -341,6 +347,81 @@ def test_concurrent_runs_never_repeat_a_row(registry: Registry, monkeypatch: pyt
     assert [line for line, _ in minted_rows(registry, job)] == [*range(2, 40)]
 
 
+@pytest.fixture
+def commits(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What happens while steps of three rows are committed."""
+    events: list[str] = []
+    append, decide = registry.ledger.append, import_job.ImportStep.decide
+
+    def spied_append(*requests: Request, **options: Any) -> list[Outcome]:
+        if isinstance(requests[0], StateChange):
+            return append(*requests)
+        events.append("commit")
+        outcomes = append(*requests, **options)
+        events.append("committed")
+        return outcomes
+
+    def spied_decide(step: import_job.ImportStep, context: Context) -> Plan[tuple[JobSteps, int]]:
+        events.append(f"decide {step.items[0].line}")
+        return decide(step, context)
+
+    monkeypatch.setattr(import_job, "ROWS_PER_STEP", 3)
+    monkeypatch.setattr(registry.ledger, "append", spied_append)
+    monkeypatch.setattr(import_job.ImportStep, "decide", spied_decide)
+    return events
+
+
+def test_next_step_is_decided_while_one_is_committed(registry: Registry, commits: list[str]) -> None:
+    rows = [row(number, f"12345/{number}") for number in range(2, 11)]
+    spooled = check(registry, rows)
+    job = import_job.start(registry, spooled, OPERATOR, "cli")
+    commits.clear()
+    done = [(piece.done, piece.processed) for piece in run_pieces(registry, job, OPERATOR)]
+    assert done == [(3, 3), (6, 6), (9, 9)], "what was done is known, and durable"
+    first, second = ["decide 2", "commit", "decide 5", "committed"], ["commit", "decide 8", "committed"]
+    assert commits[:9] == [*first, *second, "commit", "committed"]
+    assert [line for line, _ in minted_rows(registry, job)] == [*range(2, 11)]
+
+
+def test_step_that_depends_on_the_one_before_it_is_decided_after_it(registry: Registry, commits: list[str]) -> None:
+    added = (ValueInput("EMAIL", "a@example.org"),)
+    rows = [row(number, f"12345/{number}") for number in range(2, 5)]
+    rows += [row(number, f"12345/{number - 3}", values=added, operation=RowOperation.ADD) for number in range(5, 8)]
+    job = run(registry, check(registry, rows))
+    assert [line for line, _ in minted_rows(registry, job)] == [*range(2, 8)]
+    assert commits.count("decide 5") == 2
+    with registry.snapshot() as snapshot:
+        types = [value.type for value in snapshot.stored(handle("12345/4")).values]
+    assert "EMAIL" in types
+
+
+@pytest.mark.usefixtures("commits")
+def test_step_that_was_decided_too_early_is_decided_again(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody takes a handle of the next step after that was decided; or the commit of this one fails."""
+    rows = [row(number, f"12345/{number}") for number in range(2, 11)]
+    job = import_job.start(registry, check(registry, rows), OPERATOR, "cli")
+    running, spied = JobRun(registry, job, OPERATOR), registry.ledger.append
+    fails = [True]
+
+    def fail_once(*requests: Request, **options: Any) -> list[Outcome]:
+        options.get("meanwhile", lambda: None)()
+        if fails.pop():
+            raise TooBusy("the writer is not running")
+        return spied(*requests)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(registry.ledger, "append", fail_once)
+        with pytest.raises(TooBusy):
+            deque(iter(running.advance, False))
+    assert running.done == 0
+    running.advance()
+    assert running.done == 3
+    registry.do(Create(handle("12345/6"), ()), OPERATOR, "cli")
+    with pytest.raises(Refused, match=r"^Line 6: Handle 12345/6 already exists"):
+        deque(iter(running.advance, False))
+    assert [line for line, _ in minted_rows(registry, job)] == [*range(2, 6)]
+
+
 def test_changes_after_an_import_conflict_with_its_undo(registry: Registry) -> None:
     job = run(registry, check(registry, [row(2, "12345/x"), row(3, "12345/y")]))
     registry.do(Modify(handle("12345/x"), (Value.text(1, "URL", "https://c.example/"),)), OPERATOR, "cli")
@@ -410,13 +491,33 @@ def test_resumed_imports_do_not_expire_like_canceled_ones(registry: Registry) ->
     assert spooled.rows.exists()
 
 
-def test_key_table_finds_what_was_put() -> None:
-    table = KeyTable()
-    for number in range(5_000):
-        assert table.put(b"%d" % number, number) is None
-    assert [table.get(b"%d" % number) for number in range(5_000)] == [*range(5_000)]
-    assert table.get(b"none") is None
-    assert table.put(b"7", 8) == 7
+@pytest.mark.parametrize("in_memory", [import_check._FIRST_SLOTS, import_check._MAX_SLOTS_IN_MEMORY])
+def test_key_table_finds_what_was_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: int) -> None:
+    monkeypatch.setattr(import_check, "_MAX_SLOTS_IN_MEMORY", in_memory)
+    with closing(KeyTable(tmp_path)) as table:
+        for number in range(6_000):
+            assert table.put(b"%d" % number, number) is None
+        assert [table.get(b"%d" % number) for number in range(6_000)] == [*range(6_000)]
+        assert table.get(b"none") is None
+        assert table.put(b"7", 8) == 7
+        is_in_file = str(tmp_path) in Path("/proc/self/maps").read_text()
+        assert is_in_file == (in_memory == import_check._FIRST_SLOTS)
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+    assert not [*tmp_path.iterdir()]
+
+
+def test_full_disk_is_an_error_of_the_key_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mapped file that cannot get space would end the process."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(import_check, "_MAX_SLOTS_IN_MEMORY", import_check._FIRST_SLOTS)
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with closing(KeyTable(tmp_path)) as table:
+        with pytest.raises(OSError, match="No space"):
+            deque(table.put(b"%d" % number, number) for number in range(6_000))
+        assert table.get(b"5000") == 5_000
 
 
 def test_killed_commands_never_double_a_row() -> None:

@@ -218,7 +218,7 @@ def test_concurrent_resumes_rewrite_each_record_once(here: Registry) -> None:
 
 
 @pytest.mark.parametrize("kind", ["rewrite", "transfer", "undo"])
-@pytest.mark.parametrize("method", ["do", "snapshot"])
+@pytest.mark.parametrize("method", ["execution", "snapshot"])
 def test_run_continues_after_an_error(here: Registry, monkeypatch: pytest.MonkeyPatch, kind: str, method: str) -> None:
     """Whether a step or the selection of its records failed; nothing is left out or done twice."""
     names = fill(here)

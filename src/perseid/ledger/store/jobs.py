@@ -77,6 +77,10 @@ class JobSteps:
         """Return a copy with another step."""
         return JobSteps([*self._rows, (first, count)], self.until) if count else self
 
+    def merge(self, later: "JobSteps") -> "JobSteps":
+        """Return a copy with those that were found later."""
+        return JobSteps([*self._rows, *later], later.until)
+
     def refresh(self, reader: LogReader, job_id: str) -> "JobSteps":
         """Return a copy with the steps that other processes have added."""
         return JobSteps([*self._rows, *reader.steps(job_id, self.until)], reader.size)

@@ -1,7 +1,7 @@
 """The check of an import: every row is decided as its job will decide it, and nothing is changed.
 
 Rows come from a reader of a format (`perseid.bulk`). Valid ones are written to the spool for the job, and a problem for
-each of the others. Memory does not grow with the file, except for some bytes per handle that find duplicates.
+each of the others. Memory does not grow with the file: what finds duplicates among many handles is in a file as well.
 
 A row can depend on earlier rows of the file: a batch file creates a handle and adds a value to it, or a record names a
 creator that the row before it creates. So a row is decided as if the rows before it were applied; where it reads a
@@ -9,9 +9,9 @@ record that one of them changes, that row is read from the spool again and decid
 """
 
 import hashlib
+import mmap
 import os
 import secrets
-from array import array
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
+from struct import Struct
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 import msgspec
@@ -73,6 +75,9 @@ MAX_VALUE_SHOWN: Final = 200
 
 _VALUE_CODES: Final = frozenset({ResponseCode.INVALID_VALUE, ResponseCode.VALUE_ALREADY_EXISTS})
 _HASH_BYTES: Final = 8
+_OFFSET: Final = Struct("=Q")
+_FIRST_SLOTS: Final = 1 << 13
+_MAX_SLOTS_IN_MEMORY: Final = 1 << 18  # 4 MiB, for 175,000 keys
 _FUTURE: Final = 1 << 62  # the number of an entry that does not exist yet
 _encode_row = msgspec.json.Encoder().encode
 _decode_row = msgspec.json.Decoder(ImportRow).decode
@@ -92,14 +97,24 @@ DEFAULT_SETTINGS: Final = CheckSettings()
 
 
 class KeyTable:
-    """A number for each of many keys, in 24 bytes per key: by a keyed hash, so nobody can make two keys collide."""
+    """A number for each of many keys, by a keyed hash, so nobody can make two keys collide.
 
-    def __init__(self) -> None:
+    It takes 24 to 48 bytes per key: of memory while it is small, then of an unnamed file, which the system keeps in the
+    memory that nobody else needs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._secret = secrets.token_bytes(16)
-        self._hashes = array("Q", bytes(8 << 10))
-        self._numbers = array("Q", bytes(8 << 10))
         self._count = 0
         self._last: tuple[bytes | None, int] = None, 0  # a key and its hash: most are looked up three times in a row
+        self._open(_FIRST_SLOTS)
+
+    def close(self) -> None:
+        """Release the memory or the file."""
+        self._hashes.release()
+        self._numbers.release()
+        self._map.close()
 
     def put(self, key: bytes, number: int) -> int | None:
         """Set the number of a key; return the one it had, None if it is new."""
@@ -136,13 +151,26 @@ class KeyTable:
             slot = (slot + 1) & mask
         return slot
 
+    def _open(self, slots: int) -> None:
+        """Open a table without keys. Raises `OSError` if the disk is full."""
+        size = 2 * slots * _HASH_BYTES
+        if slots <= _MAX_SLOTS_IN_MEMORY:
+            self._map = mmap.mmap(-1, size)
+        else:
+            with TemporaryFile(dir=self._folder) as file:
+                os.posix_fallocate(file.fileno(), 0, size)  # now, because a write to the map could only end the process
+                self._map = mmap.mmap(file.fileno(), size)
+        with memoryview(self._map) as content, content.cast("Q") as numbers:
+            self._hashes, self._numbers = numbers[:slots], numbers[slots:]
+
     def _grow(self) -> None:
-        hashes, numbers = self._hashes, self._numbers
-        self._hashes, self._numbers = array("Q", bytes(16 * len(hashes))), array("Q", bytes(16 * len(hashes)))
-        for digest, number in zip(hashes, numbers, strict=True):
-            if digest:
-                slot = self._find(digest)
-                self._hashes[slot], self._numbers[slot] = digest, number
+        old, hashes, numbers = self._map, self._hashes, self._numbers
+        self._open(2 * len(hashes))
+        with old, hashes, numbers:
+            for digest, number in zip(hashes, numbers, strict=True):
+                if digest:
+                    slot = self._find(digest)
+                    self._hashes[slot], self._numbers[slot] = digest, number
 
 
 class ImportCheck:
@@ -440,22 +468,24 @@ class _EarlierRows:
         self.options = options
         self._writer = writer
         self._reader = path.open("rb")
-        self._table = KeyTable()
-        self._before: dict[int, int] = {}
-        """The previous row that changes the same record, by offset; few records are changed twice."""
+        self._table = KeyTable(path.parent)
+        self._before = KeyTable(path.parent)
+        """The previous row that changes the same record, by offset."""
         self.recent: dict[bytes, Entry] = {}
         """The last entries of records that several rows have changed."""
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the files."""
         self._reader.close()
+        self._table.close()
+        self._before.close()
 
     def add(self, key: bytes, draft: Draft, offset: int) -> None:
         """Note that the row at an offset changes a record."""
         before = self._table.put(key, offset)
         self.recent.pop(key, None)
         if before is not None:
-            self._before[offset] = before
+            self._before.put(_OFFSET.pack(offset), before)
             self.recent[key] = to_future_entry(draft)
             if len(self.recent) > MAX_RECENT:
                 del self.recent[next(iter(self.recent))]
@@ -471,7 +501,7 @@ class _EarlierRows:
         offset = self._table.get(key)
         while offset is not None:
             rows.append(self._load(offset))
-            offset = self._before.get(offset)
+            offset = self._before.get(_OFFSET.pack(offset))
         return rows[::-1]
 
     def _load(self, offset: int) -> ImportRow:

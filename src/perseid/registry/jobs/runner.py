@@ -12,6 +12,7 @@ however they spell their handle. A token sees only the jobs started with that sa
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from graphlib import TopologicalSorter
@@ -32,7 +33,7 @@ from perseid.registry.identity import Anonymous, Identity, KeyIdentity, LocalIde
 from perseid.registry.policy import case_rules
 from perseid.registry.queries.history import SEE_ALL, is_allowed
 from perseid.registry.queries.paging import PageBudget
-from perseid.registry.registry import Registry, check_text
+from perseid.registry.registry import Execution, Registry, check_text
 from perseid.registry.results import Refused, StateConflict
 from perseid.registry.snapshot import Snapshot, StoredRecord
 from perseid.schema.jobs import JobState
@@ -221,7 +222,10 @@ class Work(Protocol[T]):
 
 @runtime_checkable
 class StepWork(Work[T], Protocol[T]):
-    """The work of a kind of job that has steps of its own, and something to do at the end."""
+    """The work of a kind of job that has steps of its own, and something to do at the end.
+
+    The next page and step are prepared while a step is committed, so pages must not depend on what the job has changed.
+    """
 
     def step(self, known: JobSteps, items: Sequence[T], since: int | None) -> Command[tuple[JobSteps, int]]:
         """Return the command that changes the next items; the result is as of `Step`. See `RetryLater` for `since`."""
@@ -251,6 +255,18 @@ class Step(Generic[T]):
         return Plan(lambda seq: (steps.with_step(seq, len(drafts)), processed), drafts, reason=reason)
 
 
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """A step that was decided before the one before it was committed."""
+
+    execution: Execution[tuple[JobSteps, int]]
+    items: Sequence[Any]
+
+    def is_for(self, items: Sequence[Any]) -> bool:
+        """Whether it was decided for these items, which can differ if the step before it was decided again."""
+        return len(items) == len(self.items) and items[0] is self.items[0]
+
+
 class JobRun:
     """A job while it runs, in pieces of bounded work."""
 
@@ -265,6 +281,9 @@ class JobRun:
         self._work: Work[Any] | None = None
         self._pages: Iterator[Sequence[Any]] | None = None
         self._items: Sequence[Any] = ()
+        self._following: Sequence[Any] = ()
+        """The next page, if it was needed before its time."""
+        self._ahead: _Ahead | None = None
 
     def advance(self) -> bool:
         """Do the next piece of the work; return whether some may be left. What was done is durable.
@@ -277,7 +296,8 @@ class JobRun:
                 self._work.end()
             return False
         if self._items and self._work is not None:
-            self.steps, processed = retry_until_ready(partial(self._do_step, self._work), None, STEP_PATIENCE)
+            steps, processed = retry_until_ready(partial(self._do_step, self._work), None, STEP_PATIENCE)
+            self.steps = self.steps.merge(steps)
             self._items = self._items[processed:]
             self.processed += processed
             self.done = len(self.steps)
@@ -285,13 +305,45 @@ class JobRun:
 
     def _do_step(self, work: Work[Any], since: int | None) -> tuple[JobSteps, int]:
         """Change the next items; return all steps, and how many items were handled."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.is_for(self._items):
+            execution = ahead.execution
+        else:
+            execution = self._execution(work, self._items, since)
+        try:
+            return execution.complete(partial(self._decide_ahead, work, execution))
+        except BaseException:
+            self._ahead = None
+            raise
+
+    def _execution(self, work: Work[Any], items: Sequence[Any], since: int | None) -> Execution[tuple[JobSteps, int]]:
+        """Return the execution of a step."""
         step: Command[tuple[JobSteps, int]]
         if isinstance(work, StepWork):
-            step = work.step(self.steps, self._items, since)
+            step = work.step(self.steps, items, since)
         else:
-            step = Step(work, self.job, self.steps, self._items)
+            step = Step(work, self.job, self.steps, items)
         note = f"{self.job.kind} {self.job.id}" + (f": {self.job.note}" if self.job.note else "")
-        return self.registry.do(step, self.identity, self.job.interface, note, job_id=self.job.id)
+        return self.registry.execution(step, self.identity, self.job.interface, note, job_id=self.job.id)
+
+    def _decide_ahead(self, work: Work[Any], current: Execution[tuple[JobSteps, int]]) -> None:
+        """Decide the step after the current one while that is committed; it is sent only if the current one succeeds.
+
+        Whatever fails here is repeated afterwards, and fails there.
+        """
+        if not isinstance(work, StepWork) or (expected := current.expected) is None:
+            return
+        items = self._items[expected[1] :]
+        try:
+            if not items and self._pages is not None and not self._following:
+                self._following = next(self._pages, ())
+        except Exception:  # noqa: BLE001 - an iterator that raised is finished
+            self._pages = None
+        if items := items or self._following:
+            with suppress(Exception):
+                execution = self._execution(work, items, None)
+                if execution.decide_ahead():
+                    self._ahead = _Ahead(execution, items)
 
     def _next_page(self) -> bool:
         """Select the next items; return whether there was another page."""
@@ -300,6 +352,9 @@ class JobRun:
             self.done = len(self.steps)
             self._work = _kinds()[self.job.kind](self.registry, self.job)
             self._pages = self._work.pages(self)
+        if self._following:
+            self._items, self._following = self._following, ()
+            return True
         try:
             self._items = next(self._pages)
         except StopIteration:

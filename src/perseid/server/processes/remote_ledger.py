@@ -153,6 +153,10 @@ def _decode_reply(reply: bytes) -> Outcome:
         raise OutcomeUnknown(f"the reply of the writer is invalid ({problem}), and {_UNKNOWN}") from problem
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 def _request_ids() -> Iterator[bytes]:
     """Ids for the requests of one connection, in ascending order."""
     client = secrets.token_bytes(CLIENT_LENGTH)
@@ -214,8 +218,8 @@ class RemoteLedger(Ledger):
 
     # Writing
 
-    def append(self, *requests: Request) -> list[Outcome]:
-        """Send requests and wait for all of them."""
+    def append(self, *requests: Request, meanwhile: Callable[[], None] = lambda: None) -> list[Outcome]:
+        """Send requests and wait for all of them. `meanwhile` is called while they are committed; it never raises."""
         connection: _ThreadConnection | None = getattr(self._threads, "connection", None)
         if connection is None:
             connection = self._threads.connection = _ThreadConnection(
@@ -224,7 +228,7 @@ class RemoteLedger(Ledger):
             with self._lock:
                 self._connections.add(connection)
         messages = {next(connection.ids): encode_request(request) for request in requests}
-        replies = connection.exchange(messages)
+        replies = connection.exchange(messages, meanwhile)
         return [_decode_reply(replies[request_id]) for request_id in messages]
 
     def submit(self, *requests: Request) -> "list[Future[Outcome]]":
@@ -294,8 +298,11 @@ class _ThreadConnection:
     def __del__(self) -> None:
         self.close()
 
-    def exchange(self, messages: dict[bytes, bytes]) -> dict[bytes, bytes]:
-        """Send messages and return the replies, by id. Raises an error of the ledger."""
+    def exchange(self, messages: dict[bytes, bytes], meanwhile: Callable[[], None]) -> dict[bytes, bytes]:
+        """Send messages and return the replies, by id; `meanwhile` is called before waiting for them.
+
+        Raises an error of the ledger.
+        """
         replies: dict[bytes, bytes] = {}
         lost_at: float | None = None
         is_sent = False
@@ -305,6 +312,8 @@ class _ThreadConnection:
                 is_sent = True
                 waiting = [(key, message) for key, message in messages.items() if key not in replies]
                 connection.sendall(b"".join(frame(key, message, waiting[0][0]) for key, message in waiting))
+                meanwhile()
+                meanwhile = _nothing
                 for key, reply in self._receive(connection):
                     if key in messages:
                         replies[key] = reply
