@@ -318,7 +318,7 @@ segments `.` and `..` of a path, so identifiers with such segments resolve with 
 
 ## Check it
 
-- `sha256sum -c MANIFEST.sha256` checks every file.
+- `sha256sum -c MANIFEST.sha256` checks every file; it names `nginx.conf` and `apache.conf` if you have changed them.
 - `proofs/` has a proof of every public version of each record, which `perseid verify FILE` checks; the format is in the
   documentation of Perseid. `ledger/checkpoint.txt` is the signed checkpoint, `ledger/keys.json` has the keys, and
   `ledger/leaves.txt` the hash of every entry, from which the root of the checkpoint can be computed.

@@ -322,8 +322,9 @@ class Commit:
         previous = self.latest(key)
         seq = self._frontier.size + 1
         if previous:
-            before = self._entry(previous)
-            nth = self.row(previous)[4] + 1
+            row = self.row(previous)
+            before = Entry.from_body(previous, row[1], row[7])
+            nth = row[4] + 1
             jump = next_jump(nth, previous, self._links)
             salts = before.salts()
         else:
