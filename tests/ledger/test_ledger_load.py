@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from perseid.ledger import ledger as ledgers
 from perseid.ledger.backup import bulk_load
 from perseid.ledger.backup.bulk_load import NameTaken
-from perseid.ledger.errors import PreconditionFailed, StorageFull
+from perseid.ledger.errors import PreconditionFailed, ReadOnlyMode, StorageFull
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.entry import Change, Draft, State
 from perseid.ledger.log.record_keys import record_key
@@ -61,6 +61,14 @@ def shuffled(number: int) -> list[str]:
     names = [f"n{each}" for each in range(number)]
     random.Random(5).shuffle(names)
     return names
+
+
+def test_a_read_only_ledger_is_not_loaded(opened: Ledger) -> None:
+    opened.log.set_read_only("")
+    with pytest.raises(ReadOnlyMode, match=r"^the service is read-only for maintenance$"):
+        opened.load(drafts(["a"]))
+    opened.log.set_read_only(None)
+    assert opened.load(drafts(["a"])).count == 1
 
 
 @pytest.mark.parametrize("run_size", [1 << 30, 10_000])

@@ -17,7 +17,7 @@ from sqlalchemy import make_url, text
 
 from perseid.ledger.backup import bulk_load
 from perseid.ledger.backup.bulk_load import BulkLoad
-from perseid.ledger.errors import OutcomeUnknown, TooBusy
+from perseid.ledger.errors import OutcomeUnknown, ReadOnlyMode, TooBusy
 from perseid.ledger.log.entry import Draft
 from perseid.ledger.log.log import Log
 from perseid.ledger.store import store as stores
@@ -123,6 +123,27 @@ def test_a_lost_commit_is_settled_by_its_token_and_written_once(store: Store, wi
     assert (look(log).latest(key("b")), look(log).latest(key("c"))) == (2, 3)
     assert appended(log.append([change("d")])[0]).seq == 4
     assert verified(log) == 4
+    log.store.close()
+
+
+@pytest.mark.parametrize(("how", "written"), [("before", 1), ("behind", 2)])
+def test_a_lost_commit_is_settled_although_the_ledger_is_read_only_by_then(
+    store: Store, wire: Wire, how: str, written: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = log_of_today(store)
+    other.create(SIGNER)
+    log = log_of_today(open_store(wire.where))
+    log.append([change("a")])
+    monkeypatch.setattr("perseid.ledger.log.log.time.sleep", lambda _: other.set_read_only("maintenance"))
+    wire.breaks = how
+    if written == 1:
+        with pytest.raises(ReadOnlyMode, match="for maintenance: maintenance"):
+            log.append([change("b")])
+    else:
+        assert appended(log.append([change("b")])[0]).seq == written
+    with pytest.raises(ReadOnlyMode):
+        log.append([change("c")])
+    assert verified(log) == written
     log.store.close()
 
 

@@ -113,7 +113,7 @@ def read_only(
     """Refuse all changes during maintenance, or accept them again. Resolution continues.
 
     It takes effect at once, for all nodes of the database, and stays until you end it, also if servers are restarted.
-    Running jobs stop; resume them afterwards: `perseid jobs list`. Clients see the reason.
+    Running jobs wait for a minute, then stop; resume them afterwards: `perseid jobs list`. Clients see the reason.
 
     For example:
         perseid read-only on --reason "until 14:00 UTC"

@@ -10,7 +10,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from perseid.ledger.errors import Contention, JobEnded, LedgerError, OutcomeUnknown, StorageFull, TooBusy
+from perseid.ledger.errors import Contention, JobEnded, LedgerError, OutcomeUnknown, ReadOnlyMode, StorageFull, TooBusy
 from perseid.ledger.store.jobs import Job
 from perseid.registry.identity import LocalIdentity
 from perseid.registry.registry import Registry
@@ -85,7 +85,9 @@ def test_steps_run_in_order(work: Work) -> None:
     assert work.done == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("error", [TooBusy("x"), Contention("x"), OutcomeUnknown("x"), StorageFull("x")])
+@pytest.mark.parametrize(
+    "error", [TooBusy("x"), Contention("x"), OutcomeUnknown("x"), StorageFull("x"), ReadOnlyMode("x")]
+)
 def test_step_is_retried_while_the_ledger_cannot_be_written(work: Work, error: LedgerError) -> None:
     work.errors = {2: [error], 4: [error] * 3}
     assert work.run() is None
