@@ -178,6 +178,7 @@ bench: env  ## run the benchmarks (RECORDS and HANDLES=10000,1000000 for larger 
 	$(BIN)/python -m bench.serving.client
 	$(BIN)/python -m bench.serving.commands
 	$(BIN)/python -m bench.serving.bulk --records $(RECORDS)
+	$(BIN)/python -m bench.serving.nodes
 	@command -v apt-get >/dev/null || exit 0; tools/debian-packages nginx-light wrk
 	$(BIN)/python -m bench.serving.web
 

@@ -75,10 +75,10 @@ def memory(pid: int) -> Memory:
 
 
 class Watch:
-    """Measures CPU time of a server's processes since its creation."""
+    """Measures CPU time of the processes of servers since its creation."""
 
-    def __init__(self, supervisor: int) -> None:
-        self._parts = parts(supervisor)
+    def __init__(self, *supervisors: int) -> None:
+        self._parts = {pid: part for supervisor in supervisors for pid, part in parts(supervisor).items()}
         self._before = self._now()
 
     def _now(self) -> Mapping[int, float]:
@@ -128,8 +128,11 @@ class Effort:
         return sum(self.cpu.values())
 
 
-def run_together(supervisor: int, module: str, orders: Sequence[Order]) -> Effort:
-    """Start `python -m module ORDER` for each order, release all when all are ready, and wait for their end."""
+def run_together(supervisor: int, module: str, orders: Sequence[Order], *others: int) -> Effort:
+    """Start `python -m module ORDER` for each order, release all when all are ready, and wait for their end.
+
+    `others` are other servers that work for them.
+    """
     with ExitStack() as stack:
         processes = []
         for order in orders:
@@ -140,7 +143,7 @@ def run_together(supervisor: int, module: str, orders: Sequence[Order]) -> Effor
         for process in processes:
             if process.stdout is None or process.stdout.readline() != "ready\n":
                 raise RuntimeError(f"{module} failed to start; see its messages")
-        watch = Watch(supervisor)
+        watch = Watch(supervisor, *others)
         for process in processes:
             if process.stdin is not None:
                 process.stdin.write("go\n")
