@@ -109,6 +109,8 @@ class UrlProblem(NamedTuple):
     """A clause."""
     is_scheme: bool = False
     """Whether it is an absolute URL with another scheme."""
+    is_malformed: bool = False
+    """Whether it is invalid whatever the schemes are."""
 
 
 def find_url_problem(data: bytes, schemes: Collection[str] = URL_SCHEMES) -> UrlProblem | None:
@@ -116,9 +118,9 @@ def find_url_problem(data: bytes, schemes: Collection[str] = URL_SCHEMES) -> Url
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
-        return UrlProblem("is not UTF-8")
+        return UrlProblem("is not UTF-8", is_malformed=True)
     if _BLANK.search(text):
-        return UrlProblem("contains a blank or a control character")
+        return UrlProblem("contains a blank or a control character", is_malformed=True)
     match = _ABSOLUTE_URL.fullmatch(text)
     if match is None:
         return UrlProblem("is not an absolute URL")
@@ -126,7 +128,7 @@ def find_url_problem(data: bytes, schemes: Collection[str] = URL_SCHEMES) -> Url
     if scheme not in schemes:
         return UrlProblem(f"has the scheme {scheme}, which is none of {', '.join(schemes)}", is_scheme=True)
     if scheme in _WITH_HOST and not _HOST.match(rest):
-        return UrlProblem("has no host")
+        return UrlProblem("has no host", is_malformed=True)
     return None
 
 

@@ -54,8 +54,7 @@ class Refused(Exception):
         """The refusal by a policy. Only the first is reported, because the protocol has room for one."""
         first = refusals[0]
         code = ResponseCode.INVALID_HANDLE if first.subject is Subject.NAME else ResponseCode.INVALID_VALUE
-        reason = f"{first.message}; the policy of this namespace says: {first.line}"
-        return cls(code, reason, first.advice, first.line)
+        return cls(code, first.reason, first.advice, first.line)
 
 
 class InvalidRequest(Refused):

@@ -466,6 +466,7 @@ class ToMint(RequestBody, frozen=True, tag_field="command", tag="mint"):
 
     prefix: Annotated[str, Doc("The prefix of the namespace.", min_length=1, max_length=2_048, examples=["12345"])]
     values: Values = ()
+    records: Rows = ()
 
 
 class ToPublish(RequestBody, frozen=True, tag_field="command", tag="publish"):

@@ -371,6 +371,17 @@ def test_each_record_can_have_its_own_values(registry: Registry) -> None:
         assert of_type(stored(registry, name), "URL") == [f"https://example.org/{number}"]
 
 
+def test_refusal_names_one_of_several_records(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = (url("https://example.org/a b"),)
+    begins = "value 1 of type 'URL' contains a blank"
+    assert refusal(registry, "102.100.272", 3, each=(*numbered(2), wrong)).reason.startswith(f"Record 3: {begins}")
+    assert refusal(registry, "102.100.272", 1, each=(wrong,)).reason.startswith(begins)
+    monkeypatch.setattr(minting, "MAX_NAMES", 2)
+    batches = mint(registry, Mint("102.100.272", 5, each=(*numbered(4), wrong)), OPERATOR, "cli")
+    with pytest.raises(Refused, match=r"^Record 5: "):
+        list(batches)
+
+
 def test_a1_new_records_have_authority_metadata_and_administrators(registry: Registry, machine: Machine) -> None:
     """A1, A8: the policy completes them, however they are created."""
     registry_policy = replace(PILIN, default_administrators=("200:0.NA/{prefix}",), default_ttl=600)

@@ -110,6 +110,8 @@ class Mint(Generate):
     """The values of each record."""
     each: tuple[tuple[Value, ...], ...] = ()
     """The values of each single record instead, one row for each of `count`."""
+    rows_before: int = 0
+    """Rows of earlier batches, so that refusals name the right record."""
     metadata: tuple[Value, ...] | None = None
     """The values of each metadata record: an object then gets two handles, linked both ways (S12). None for one."""
     own_handle: str = ""
@@ -137,7 +139,7 @@ class Mint(Generate):
         # Checked before numbers are leased: those of a command that is refused afterwards are lost.
         samples = [mint_plan.sample] * self.names_each
         rows = range(self.count if self.each else 1)
-        (first, *_), *_ = [self._drafts(context, mint_plan, samples, row) for row in rows]
+        (first, *_), *_ = [self._check_row(context, mint_plan, samples, row) for row in rows]
         handles = mint_plan.new_handles(total, self.names_each)
         if self.each or self.own_handle or self.own_administrator or self.metadata is not None:
             groups = [handles[at : at + self.names_each] for at in range(0, len(handles), self.names_each)]
@@ -159,6 +161,15 @@ class Mint(Generate):
         """Decide the first object as if it were minted, with a handle that nobody gets. Raises `Refused`."""
         samples = [mint_plan.sample] * self.names_each
         return self._drafts(context, mint_plan, samples, 0)[0]
+
+    def _check_row(self, context: Context, mint_plan: "MintPlan", samples: Sequence[Handle], row: int) -> list[Draft]:
+        """Decide an object; of several with values of their own, refusals name the record, from 1."""
+        try:
+            return self._drafts(context, mint_plan, samples, row)
+        except Refused as refused:
+            if self.rows_before + len(self.each) > 1 and refused.code is ResponseCode.INVALID_VALUE:
+                refused.reason = f"Record {self.rows_before + row + 1:,}: {refused.reason}"
+            raise
 
     def _drafts(self, context: Context, mint_plan: "MintPlan", handles: Sequence[Handle], row: int) -> list[Draft]:
         """The entries of one object: its handle, and that of its metadata record if it has one."""
@@ -243,7 +254,7 @@ def mint(
     while True:
         batch = replace(command, count=min(MAX_NAMES // each, command.count - done))
         if isinstance(batch, Mint):
-            batch = replace(batch, each=batch.each[done : done + batch.count])
+            batch = replace(batch, each=batch.each[done : done + batch.count], rows_before=done)
         result = retry_until_ready(
             partial(_mint_batch, registry, batch, (identity, interface, note, None, job_id)), batch.since, patience
         )

@@ -124,9 +124,16 @@ class Refusal:
     """What is wrong, as a clause without a full stop."""
     advice: Advice
     """How to comply."""
+    is_quoted: bool = True
+    """Whether the line says more than the message."""
+
+    @property
+    def reason(self) -> str:
+        """The message, with the line of the policy if that says more."""
+        return f"{self.message}; the policy of this namespace says: {self.line}" if self.is_quoted else self.message
 
     def __str__(self) -> str:
-        return f"{self.message}; the policy of this namespace says: {self.line}. {self.advice}"
+        return f"{self.reason}. {self.advice}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -458,7 +465,8 @@ class Policy:
         refusals = []
         for value, problem in find_url_problems(values, known, self.url_schemes) if self.url_schemes else ():
             message = f"value {value.index} of type {quote_text(value.type)} {problem.reason}"
-            refusals.append(self._refusal(Subject.VALUES, "url_schemes", message, advise_url(problem)))
+            refusal = self._refusal(Subject.VALUES, "url_schemes", message, advise_url(problem))
+            refusals.append(replace(refusal, is_quoted=not problem.is_malformed))
         for value in values:
             indexes.setdefault(value.type, []).append(value.index)
         for type_, found in indexes.items():

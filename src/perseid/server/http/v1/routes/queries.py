@@ -336,7 +336,10 @@ def _to_command(call: ApiCall, request: object) -> Command[object]:  # noqa: C90
         case ToDelete():
             return Delete(call.parse_handle(request.handle))
         case ToMint():
-            return Mint(request.prefix, values=assign_indexes(parse_values(request.values)))
+            common = parse_values(request.values)
+            rows = [parse_values(row, f"$.records[{number}]") for number, row in enumerate(request.records)]
+            each = tuple([assign_indexes((*common, *row)) for row in rows])
+            return Mint(request.prefix, len(each) or 1, values=() if each else assign_indexes(common), each=each)
         case ToPublish():
             return Publish(call.parse_handle(request.handle))
         case ToUnpublish():
