@@ -48,6 +48,9 @@ from .runner import JobRun
 
 KIND: Final = "undo"
 
+UNDONE_REASON: Final = "created by a change that was undone"
+"""The public reason of a tombstone. Which job it was is in the note of the entry, for administrators."""
+
 MAX_CONFLICTS_SHOWN: Final = 20
 """Records that a refusal lists; it also gives their total number."""
 
@@ -338,8 +341,7 @@ class _UndoWork:
         if change.created_handle:
             if stored.state in (State.RESERVED, State.TOMBSTONE, State.ABSENT):
                 return ()
-            reason = f"created by job {self.original_id}, which was undone"
-            return Tombstone(stored.handle, reason).decide(context).drafts
+            return Tombstone(stored.handle, UNDONE_REASON).decide(context).drafts
         before = change.before
         assert before is not None  # noqa: S101 - otherwise the job created the handle
         values_before = before.record()
