@@ -1,11 +1,12 @@
 """The texts of the pages for translators: `python tools/messages.py` writes `locale/perseid.pot`.
 
-Texts are in templates (`{% trans %}`, `_()`) and in Python (`_()`, `ngettext()`), below `src/perseid/server/http`.
+Texts are in templates (`{% trans %}`, `_()`) and in Python (`_()`, `ngettext()`), below `src/perseid/server/http`. What
+the rules of a policy are for (`about()`) is in the registry.
 """
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ from jinja2.ext import extract_from_ast
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 SOURCES: Final = ROOT / "src" / "perseid" / "server" / "http"
+POLICY: Final = ROOT / "src" / "perseid" / "registry" / "policy" / "policy.py"
 CATALOG: Final = SOURCES / "pages" / "locale" / "perseid.pot"
 
 _FUNCTIONS: Final = ("_", "gettext", "mark", "ngettext")
@@ -37,6 +39,8 @@ def find_messages() -> dict[Message, list[str]]:
             places = found.setdefault(message, [])
             if name not in places:
                 places.append(name)
+    for message in _in_python(POLICY.read_text(encoding="utf-8"), ("about",)):
+        found.setdefault(message, []).append(POLICY.relative_to(ROOT / "src" / "perseid").as_posix())
     return found
 
 
@@ -62,9 +66,9 @@ def _in_template(source: str) -> Iterator[Message]:
             yield found  # others are variables
 
 
-def _in_python(source: str) -> Iterator[Message]:
+def _in_python(source: str, functions: Collection[str] = _FUNCTIONS) -> Iterator[Message]:
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions:
             count = 2 if node.func.id == "ngettext" else 1
             texts = [each.value for each in node.args[:count] if isinstance(each, ast.Constant)]
             if len(texts) == count:

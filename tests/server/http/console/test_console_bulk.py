@@ -15,6 +15,7 @@ from perseid.registry.queries.resolve import Query
 from perseid.registry.results import Refused
 from perseid.server.http.auth.web_sessions import SECURE_COOKIE
 from perseid.server.http.connection.responses import send_stream
+from perseid.server.http.console import log
 from perseid.server.http.messages import Client, Request
 from perseid.server.http.v1.routes import imports
 from tests.server.http.console.console_user import ConsoleUser
@@ -241,6 +242,14 @@ def test_links_that_do_not_exist_change_nothing(user: ConsoleUser) -> None:
     assert "https://new.example/2" in user.read(unescape(found[1]))
     user.get("/console/rewrite?to=https%3A%2F%2Fnew.example%2F*")
     assert user.alert
+
+
+def test_records_of_a_job_are_found_among_many_entries(user: ConsoleUser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "_SEARCHED_AT_ONCE", 1)
+    upload(user, FILE)
+    user.submit("/apply")
+    user.get(user.path)
+    assert "Changed records 12345/row-1 create 12345/row-2 create" in user.text
 
 
 def test_job_of_nobody_is_not_found(user: ConsoleUser) -> None:

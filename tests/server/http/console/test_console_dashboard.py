@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -10,11 +11,13 @@ import pytest
 from perseid.ledger.errors import ReadOnlyMode, StorageFull, StoreUnavailable, WriteProblem
 from perseid.ledger.statistics import StatisticsStore
 from perseid.records.record import Value
+from perseid.registry.queries.namespaces import ChangePolicy
 from perseid.schema.jobs import JobResponse, JobState
 from perseid.server.http.console.findings import check_jobs
 from tests.server.http.console.console_user import ConsoleUser
 from tests.server.http.contexts import Harness, harness
 from tests.server.http.resolver.resolver_records import create
+from tests.server.installations import OPERATOR
 
 
 @pytest.fixture
@@ -42,6 +45,24 @@ def test_overview_shows_the_latest_jobs(server: Harness) -> None:
     user.get("/console")
     assert "Latest jobs" in user.text
     assert "12 / 12" in user.text
+
+
+def test_changes_of_the_installation_lead_to_their_pages(server: Harness) -> None:
+    server.registry.do(ChangePolicy("12345", 'purpose = "Maps"'), OPERATOR, "cli")
+    user = ConsoleUser(server).sign_in()
+    for path in ("/console", "/console/log"):
+        user.get(path)
+        assert "update policy of 12345 " in user.text.replace(" cli ", " ")
+        assert b'href="/console/namespaces/12345"><bdi>policy of 12345' in user.page.body
+    for name, there in (
+        ("POLICY/12345", "Show what would change"),
+        ("HOMED/0.NA/12345", "Namespace"),
+        ("TOKENS/A", "Tokens"),
+    ):
+        assert there in user.read(f"/console/records/{quote(f'0.SITE/{name}', safe='')}")
+        assert user.page.status == 200
+    user.get("/console/records/0.SITE%2FOTHER")
+    assert (user.page.status, "Create this identifier" in user.text) == (404, False)
 
 
 def test_overview_counts_public_identifiers(server: Harness, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.record import Value
+from perseid.registry.queries.namespaces import ChangePolicy
 from perseid.registry.queries.resolve import Query
 from tests.server.http.console.console_user import ConsoleUser
 from tests.server.http.contexts import Harness, header_of
@@ -58,6 +59,18 @@ def test_one_invalid_url_creates_nothing(user: ConsoleUser, server: Harness) -> 
     assert user.alert
     with server.registry.snapshot() as snapshot:
         assert snapshot.reader.size == before
+
+
+def test_refusal_names_the_record_with_an_invalid_url(user: ConsoleUser, server: Harness) -> None:
+    server.registry.do(ChangePolicy("12345", 'url_schemes = ["https"]'), OPERATOR, "cli")
+    urls = ["https://many.example/1", "https://many.example/2", "https://many.example/3 4"]
+    mint(user, "\n".join(urls))
+    expected = "Record 3: value 1 of type 'URL' contains a blank or a control character."
+    assert expected in user.alert
+    user.post("/console/check", user.form("/new").fields)
+    assert expected in user.text, "also while typing"
+    mint(user, urls[2])
+    assert "Value 1 of type" in user.alert, "of one record its number says nothing"
 
 
 def test_more_urls_than_one_request_creates_are_refused(user: ConsoleUser) -> None:

@@ -210,6 +210,25 @@ def test_invalid_values_are_refused_while_typing_and_when_saved(user: ConsoleUse
     assert "This change would be made." in user.text
 
 
+@pytest.mark.parametrize("text", ["abc", "1h", "-1", "2147483648", "99999999999"])
+def test_ttl_that_is_no_number_of_seconds_is_refused_in_words(user: ConsoleUser, text: str) -> None:
+    user.get(f"{PATH}/edit")
+    user.submit("/edit", **{"ttl.1": text})
+    assert f"The TTL in row 1, {text}, is not a number of seconds." in user.alert
+    assert "such as 86400 for a day" in user.alert
+    assert user.form("/edit").fields["ttl.1"] == text
+
+
+@pytest.mark.parametrize("text", ["0", "3600", "2147483647", "2040-01-01T00:00:00Z", ""])
+def test_ttl_is_seconds_or_a_time(user: ConsoleUser, text: str) -> None:
+    user.get(f"{PATH}/edit")
+    user.submit("/edit", **{"ttl.1": text})
+    assert user.alert == ""
+    user.submit("/edit", save="yes")
+    assert "The change was saved." in user.text
+    assert f"everybody {text or 86400} 2 " in user.text
+
+
 def test_life_of_an_identifier(user: ConsoleUser) -> None:
     for action, notice in (
         ("unpublish", "The identifier is hidden now."),
@@ -222,7 +241,7 @@ def test_life_of_an_identifier(user: ConsoleUser) -> None:
         user.submit(f"/{action}", reason="Withdrawn", replaced_by="12345/n1", to="300:0.NA/12345")
         assert notice in user.text, (action, user.text)
     user.get(f"{PATH}/history")
-    assert "tombstone" in user.text
+    assert [each in user.text for each in (" tombstone ", " restore public ", " update public ")] == [True, True, True]
     user.get(PATH)
     assert f'href="{PATH}/delete"' in user.page.body.decode()
     user.get(f"{PATH}/delete")
@@ -292,6 +311,11 @@ def test_user_without_permission_is_refused_with_the_rule(server: Harness) -> No
     user.get(f"{PATH}/delete")
     user.submit("/delete")
     assert "Permission denied" in user.alert
+
+
+def test_title_of_a_record_is_shown(user: ConsoleUser) -> None:
+    user.get(PATH)
+    assert b'<p class="lead"><bdi>A &lt;b&gt;title&lt;/b&gt;</bdi></p>' in user.page.body
 
 
 def test_missing_record_can_be_created(user: ConsoleUser) -> None:

@@ -80,6 +80,31 @@ def test_wrong_proof_starts_no_session(server: Harness, identity: str, secret: s
     assert any(verdict.succeeded is False for verdict in server.verdicts) or identity == "nonsense"
 
 
+@pytest.mark.parametrize(
+    ("method", "fields", "words"),
+    [
+        (
+            "secret",
+            {"identity": ADMINISTRATOR, "secret": "wrong"},
+            "ask an administrator of your namespace for new ones.",
+        ),
+        (
+            "secret",
+            {"identity": "300:", "secret": "wrong"},
+            "'300:' is not an identity. Write INDEX:HANDLE, such as 300:",
+        ),
+        ("token", {"secret": "nonsense"}, "This is not a token. Enter the whole token, which starts with perseid_."),
+        ("token", {"secret": "perseid_nonsense"}, "Enter the whole token, as it was shown when it was created."),
+        ("key", {"identity": ADMINISTRATOR}, "The challenge has expired. Choose the key file again."),
+    ],
+)
+def test_failed_sign_in_says_what_to_do(server: Harness, method: str, fields: dict[str, str], words: str) -> None:
+    user = ConsoleUser(server)
+    user.post("/console/sign-in", {"method": method, **fields})
+    assert user.page.status == 403
+    assert words in user.alert
+
+
 def test_cookie_is_protected(server: Harness) -> None:
     fields = {"method": "secret", "identity": ADMINISTRATOR, "secret": SECRET}
     answer = server.post("/console/sign-in", urlencode(fields), headers=FORM)

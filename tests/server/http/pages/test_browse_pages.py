@@ -385,8 +385,10 @@ def test_tombstone_page_says_what_it_was_where_the_past_is_public(
     for prefix in (OPEN, CLOSED):
         name = f"{prefix}/report-1"
         change(server, name, text(1, "URL", "https://example.org/"), text(2, "TITLE", ATTACK))
-        for reason in ("lost", "lost at sea"):
+        for reason in ("lost", f"{ATTACK}: lost at sea", "lost at sea"):
             server.registry.do(Tombstone(Handle.parse(name), reason), OPERATOR, "cli")
+            is_shown = "What it was" in page_of(server.get(f"/{name}")).text
+            assert is_shown is (prefix == OPEN and ATTACK not in reason), "the reason says it already"
         answer = server.get(f"/{name}")
         page = page_of(answer)
         assert (answer.status, answer.name, "lost at sea" in page.text) == (410, name, True)

@@ -3,7 +3,8 @@
 from functools import cache
 from typing import Final
 
-from perseid.registry.advice import AdviceKind, AdviceTexts, render
+from perseid.ledger.log import record_keys
+from perseid.registry.advice import Advice, AdviceKind, AdviceTexts, render
 from perseid.registry.responses import to_advice
 from perseid.registry.results import find_refusal
 from perseid.schema.imports import ImportResponse, RowProblemResponse
@@ -13,6 +14,8 @@ from perseid.server.http.context import ServerContext
 from perseid.server.http.pages.links import to_sentence
 from perseid.server.http.pages.texts import _, mark, on_change
 
+from .routing import link
+
 API_LANGUAGE: Final = "en"
 """The language of what the API says; it is not translated."""
 
@@ -21,6 +24,10 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.CHANGE_CASE: mark("Leave it unchanged. If no two handles collide, confirm the change of case"),
     AdviceKind.CHANGE_POLICY: mark("Change the policy on the page of the namespace"),
     AdviceKind.CHANGE_SCHEME: mark("Change the scheme in the policy, on the page of the namespace"),
+    AdviceKind.CHECK_KEY: mark(
+        "Check the identity and its secret or key. If you have lost them, ask an administrator of your namespace for "
+        "new ones"
+    ),
     AdviceKind.CHOOSE_ENCODING: mark(
         "Save the file as UTF-8, or upload it again and enter its encoding, such as cp1252"
     ),
@@ -81,6 +88,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.SEE_TYPE_FORMAT: mark("Correct the definition; /docs describes its format"),
     AdviceKind.SELECT_URLS: mark("Give either the URL or the host"),
     AdviceKind.SET_BACK: mark("Undo the later jobs first, or set these records back to what the job wrote"),
+    AdviceKind.SEND_WHOLE_TOKEN: mark("Enter the whole token, as it was shown when it was created"),
     AdviceKind.SET_CLOCK: mark("Ask a server administrator to set the clock, then retry"),
     AdviceKind.TOMBSTONE_INSTEAD: mark("Create a tombstone instead"),
     AdviceKind.UNDO_EARLIER_JOB: mark("To undo the job before it, open job {job}"),
@@ -97,7 +105,11 @@ def describe_advice(
     source: Problem | Explanation | ImportResponse | RowProblemResponse, fallback: str
 ) -> tuple[str, str]:
     """Return the text of advice from the API, and its language if that is not the one of the page."""
-    advice = to_advice(source)
+    return render_advice(to_advice(source), fallback)
+
+
+def render_advice(advice: Advice | None, fallback: str = "") -> tuple[str, str]:
+    """The same of advice itself."""
     if advice is None:
         return fallback, API_LANGUAGE
     own = ADVICE_TEXTS.get(advice.kind)
@@ -144,6 +156,7 @@ def get_words() -> dict[str, str]:
         "rejected": _("rejected"),
         "reserve": _("reserve"),
         "reserved": _("reserved"),
+        "restore": _("restore"),
         "revoked": _("revoked"),
         "rewrite": _("change links"),
         "rotate_key": _("rotate the key"),
@@ -161,6 +174,24 @@ def get_words() -> dict[str, str]:
 
 
 on_change(get_words.cache_clear)
+
+
+def describe_own_record(handle: str) -> tuple[str, str]:
+    """What a record of the installation itself is, and the path of the page that shows it; empty for other handles.
+
+    The log has them, and no interface serves them as handles.
+    """
+    for start, text, path in (
+        (f"{record_keys.HOMED}0.NA/", _("namespace {name}"), ("namespaces",)),
+        (record_keys.POLICY, _("policy of {name}"), ("namespaces",)),
+        (record_keys.TOKENS, _("token {name}"), ("tokens",)),
+    ):
+        if handle.startswith(start):
+            name = handle.removeprefix(start)
+            return text.format(name=name), link(*path, *([name] if path[0] == "namespaces" else []))
+    if handle == record_keys.LEDGER:
+        return _("the ledger"), "/ledger"
+    return (handle, "") if handle.startswith(record_keys.LOCAL) else ("", "")
 
 
 def get_notices() -> dict[str, str]:

@@ -70,8 +70,7 @@ async def create(console: ConsoleRequest) -> Response:
         elif mode == "reserve":
             minted = await console.api.reserve(where, count=count, note=note)
         elif urls:
-            records = [(ValueInput("URL", url),) for url in urls]
-            minted = await console.api.mint(where, values, records=records, published=published, note=note)
+            minted = await console.api.mint(where, values, records=_to_records(urls), published=published, note=note)
         else:
             minted = await console.api.mint(where, values, count=count, published=published, note=note)
     except ClientError as error:
@@ -147,6 +146,11 @@ def _read_urls(console: ConsoleRequest) -> list[str]:
     if len(urls) > MAX_MINTED:
         raise _invalid_count()
     return urls
+
+
+def _to_records(urls: Sequence[str]) -> tuple[tuple[ValueInput, ...], ...]:
+    """The values of each record, with one target each."""
+    return tuple([(ValueInput("URL", url),) for url in urls])
 
 
 def _invalid_count() -> Refused:
@@ -282,27 +286,31 @@ async def _explain_rows(console: ConsoleRequest, rows: Sequence[Row], *, new: bo
     try:
         urls = _read_urls(console) if new and console.text("mode", "mint") == "mint" else []
         stored = [] if new else (await console.api.resolve(console.text("handle"), private=True)).values
-        values = to_inputs([*_common_rows(rows, urls), *[Row(type="URL", data=url) for url in urls[:1]]], stored)
+        values = to_inputs(_common_rows(rows, urls), stored)
     except ClientError as error:
         return describe(error)
-    return await _explain(console, values, new=new)
+    return await _explain(console, values, urls, new=new)
 
 
-async def _explain(console: ConsoleRequest, values: tuple[ValueInput, ...], *, new: bool = False) -> ProblemView | None:
+async def _explain(
+    console: ConsoleRequest, values: tuple[ValueInput, ...], urls: Sequence[str] = (), *, new: bool = False
+) -> ProblemView | None:
     try:
-        explained = await console.api.explain(_change(console, values, new=new))
+        explained = await console.api.explain(_change(console, values, urls, new=new))
     except ClientError as error:
         return describe(error)
     return None if explained.allowed else _refusal(explained)
 
 
-def _change(console: ConsoleRequest, values: tuple[ValueInput, ...], *, new: bool) -> ToCreate | ToMint | ToReplace:
+def _change(
+    console: ConsoleRequest, values: tuple[ValueInput, ...], urls: Sequence[str], *, new: bool
+) -> ToCreate | ToMint | ToReplace:
     if not new:
         return ToReplace(console.names.get("handle") or console.text("handle"), values)
     prefix, suffix = console.text("prefix"), console.text("suffix")
     if console.text("mode") == "create":
         return ToCreate(suffix if "/" in suffix else f"{prefix}/{suffix}", values)
-    return ToMint(prefix, values)
+    return ToMint(prefix, values, _to_records(urls))
 
 
 def _refusal(explained: Explanation) -> ProblemView:

@@ -1,4 +1,4 @@
-"""Jobs with live progress and undo, changing many links, transferring many records, and the log of all changes."""
+"""Jobs with live progress and undo, changing many links, and transferring many records."""
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -11,27 +11,23 @@ from perseid.client.api_operations import encode_parameter
 from perseid.client.api_services import JOB_PATH
 from perseid.client.errors import ClientError, Refused
 from perseid.schema.jobs import JobResponse, JobState
-from perseid.schema.namespaces import Scope
-from perseid.schema.queries import EntryResponse, Selectors
+from perseid.schema.queries import Selectors
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.texts import _
 from perseid.server.http.responses import NO_STORE
 from perseid.server.http.v1.routing import BASE as API_BASE
 
 from .advice import describe_advice, get_words
+from .log import list_job_entries
 from .requests import ConsoleRequest
 from .routing import Pages
 
 JOBS: Final = Pages("jobs")
 REWRITE: Final = Pages("rewrite")
 TRANSFER: Final = Pages("transfer")
-LOG: Final = Pages("log")
 
 PAGE_SIZE: Final = 50
-"""Jobs, planned changes or entries on a page."""
-
-MAX_ENTRIES: Final = 20
-"""Changed records on the page of a job; the log has all."""
+"""Jobs or planned changes on a page."""
 
 _RUNNING: Final = (JobState.RUNNING, JobState.BEING_UNDONE)
 _LINKED: Final = ("import", "job")  # parameters that are shown as links
@@ -134,19 +130,10 @@ async def _job_page(console: ConsoleRequest, name: str, problem: ClientError | N
         scripts=("job.js",) if job.state in _RUNNING else (),
         job=job,
         parameters=_parameters(job),
-        entries=await _list_entries(console, job),
+        entries=await list_job_entries(console, job),
         is_running=job.state in _RUNNING,
         can_undo=job.state in _UNDOABLE,
     )
-
-
-async def _list_entries(console: ConsoleRequest, job: JobResponse) -> list[EntryResponse]:
-    """The first entries of a job that the user can see in the log: their notes begin with its kind and id."""
-    try:
-        page = await console.api.log(since=job.started_at, page_size=PAGE_SIZE).page()
-    except ClientError:
-        return []  # a token without the scope, or a server that does not list handles
-    return [each for each in page.entries if job.job in (each.note or "").partition(":")[0]][:MAX_ENTRIES]
 
 
 def _parameters(job: JobResponse) -> list[tuple[str, str]]:
@@ -276,27 +263,4 @@ async def _transfer_page(console: ConsoleRequest, problem: ClientError | None = 
         where=where,
         to=to,
         derived=derived,
-    )
-
-
-# The log
-
-
-@LOG.get("/log")
-async def show_log(console: ConsoleRequest) -> Response:
-    """Show the entries of the ledger that the user can see, the newest first, or those since a time in order."""
-    since = console.text("since")
-    page, problem = None, None
-    try:
-        pages = console.api.log(since=since or "0", newest=not since, page_size=PAGE_SIZE)
-        page = await pages.page(console.text("cursor"))
-    except ClientError as error:
-        problem = error
-    return console.render(
-        "log.html",
-        title=_("Log"),
-        problem=problem,
-        page=page,
-        since=since,
-        lacks_scope=not console.has_scope(Scope.FIND),
     )

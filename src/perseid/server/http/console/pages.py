@@ -6,7 +6,8 @@ from .access import ACCESS, TOKENS
 from .dashboard import DASHBOARD
 from .editing import EDITING
 from .imports import IMPORTS
-from .jobs import JOBS, LOG, REWRITE, TRANSFER
+from .jobs import JOBS, REWRITE, TRANSFER
+from .log import LOG
 from .namespaces import NAMESPACES
 from .records import RECORDS
 from .routing import Pages

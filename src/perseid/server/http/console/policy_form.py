@@ -127,7 +127,7 @@ def read_rules(form: Parameters, stored: Mapping[str, object]) -> list[PolicyRul
         shown = _clean(fields.get(f"was.{name}", current))
         text = _clean(fields.get(f"rule.{name}", shown))
         written = current if text == shown else text
-        rules.append(PolicyRule(name, labels[name], key.about, current, written, shown))
+        rules.append(PolicyRule(name, labels[name], _(key.about), current, written, shown))
     return rules
 
 

@@ -1,19 +1,20 @@
 """Browsing and searching identifiers, one record with its history, and changes of its life: publish, tombstone …"""
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any, Final
 
 from perseid.client.errors import ClientError, NotFound, Refused
 from perseid.names.handle import fold
 from perseid.records.titles import TITLE_KEYWORDS, find_words, to_single_line, type_keyword
 from perseid.schema.common import HandleState
-from perseid.schema.queries import FoundHandle, HandleSummary
+from perseid.schema.queries import FoundHandle, HandleSummary, VersionResponse
 from perseid.schema.records import Record, ToDelete
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.texts import _
 from perseid.server.http.resolver.paths import path_to
 
-from .advice import get_notices
+from .advice import describe_own_record, get_notices
 from .requests import ConsoleRequest
 from .routing import Pages
 from .values import parse_version, to_rows
@@ -146,10 +147,19 @@ async def _record_page(console: ConsoleRequest, handle: str, warnings: Sequence[
     try:
         record = await read_record(console, handle)
     except NotFound as error:
+        own, path = describe_own_record(handle)
+        if path:
+            return console.redirect_to(path)
         # After a change, it is not public: a user who can create it cannot always read it.
         problem = None if done in get_notices() else error
         return console.render(
-            "record_missing.html", title=handle, problem=problem, handle=handle, warnings=warnings, done=done
+            "record_missing.html",
+            title=handle,
+            problem=problem,
+            handle=handle,
+            warnings=warnings,
+            done=done,
+            can_create=bool(problem) and not own,
         )
     settings = console.request_context.server.settings
     return console.render(
@@ -159,6 +169,7 @@ async def _record_page(console: ConsoleRequest, handle: str, warnings: Sequence[
         warnings=warnings,
         record=record,
         rows=to_rows(record.values),
+        record_title="" if record.state == HandleState.TOMBSTONE else _find_title(console, record),
         can_delete=await _can_delete(console, record.handle),
         public_path=f"{path_to(record.handle, settings)}?noredirect",
     )
@@ -177,11 +188,21 @@ async def show_history(console: ConsoleRequest) -> Response:
     """Show the versions of a record, the newest first."""
     handle = console.names["handle"]
     page = await console.api.history(handle, page_size=HISTORY_SIZE).page(console.text("cursor"))
-    versions = [(version, to_rows(version.values)) for version in page.versions]
+    earlier = [each.state for each in page.versions[1:]]
+    versions = [
+        (version, _describe_action(version, state), to_rows(version.values))
+        for version, state in zip_longest(page.versions, earlier)
+    ]
     title = _("History of {handle}").format(handle=page.handle)
     return console.render(
         "history.html", title=title, handle=page.handle, versions=versions, next_cursor=page.next, page=page
     )
+
+
+def _describe_action(version: VersionResponse, earlier: str | None) -> str:
+    """The action of a version; that of a tombstone which was removed is an update of the ledger."""
+    is_restored = earlier == HandleState.TOMBSTONE != version.state
+    return "restore" if is_restored and version.action == "update" else version.action
 
 
 # Changes of its life

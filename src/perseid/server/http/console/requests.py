@@ -42,7 +42,14 @@ from perseid.server.http.pages.texts import _, on_change
 from perseid.server.http.responses import NO_STORE
 from perseid.server.http.v1.application import handle_authenticated
 
-from .advice import API_LANGUAGE, describe_advice, describe_server_problem, get_notices, get_words
+from .advice import (
+    API_LANGUAGE,
+    describe_advice,
+    describe_own_record,
+    describe_server_problem,
+    get_notices,
+    get_words,
+)
 from .routing import Match, link
 from .values import mask
 
@@ -81,6 +88,7 @@ def get_environment() -> Environment:
     environment.filters["times"] = lambda text: mark_times(_FRACTION.sub("", str(text)))
     environment.filters["visible"] = to_visible
     environment.filters["handle"] = lambda text: escape(to_visible(text)).replace("/", Markup("/<wbr>"))  # breaks there
+    environment.filters["own_record"] = describe_own_record
     environment.filters["word"] = lambda text: get_words().get(str(text), str(text))
     environment.filters["secret"] = lambda text, type_: mask(type_, text)
     environment.filters["iso"] = lambda seconds: to_iso(int(seconds))
@@ -202,7 +210,11 @@ class ConsoleRequest:
 
     def redirect(self, *segments: object, done: str = "", headers: HeaderList = (), **query: object) -> Response:
         """Redirect to a page after a form; `done` is the notice that it shows (`advice.get_notices`)."""
-        return Response(SEE_OTHER, (("Location", link(*segments, done=done, **query)), NO_STORE, *headers))
+        return self.redirect_to(link(*segments, done=done, **query), headers)
+
+    def redirect_to(self, path: str, headers: HeaderList = ()) -> Response:
+        """Redirect to a path of this server."""
+        return Response(SEE_OTHER, (("Location", path), NO_STORE, *headers))
 
 
 def _no_token() -> str:

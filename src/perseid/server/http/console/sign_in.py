@@ -9,10 +9,13 @@ import base64
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
+from perseid.names.errors import quote_text
+from perseid.records.errors import InvalidData
+from perseid.records.record import ValueRef
 from perseid.server.http.auth import handle_scheme
 from perseid.server.http.auth.authentication import find_session, verify_claim
 from perseid.server.http.auth.handle_scheme import InvalidFields
-from perseid.server.http.auth.proofs import AuthFailure, authenticate_basic, authenticate_token
+from perseid.server.http.auth.proofs import AuthFailure, authenticate_basic, authenticate_token, is_token
 from perseid.server.http.auth.web_sessions import WebSession, delete_cookie, set_cookie
 from perseid.server.http.context import INTERFACE
 from perseid.server.http.messages import Response
@@ -21,11 +24,14 @@ from perseid.server.native.authentication import Guard, caller_identity
 from perseid.server.native.work import WorkKind
 from perseid.server.state.state import StateFull
 
-from .advice import API_LANGUAGE
+from .advice import API_LANGUAGE, render_advice
 from .requests import SEE_OTHER, ConsoleRequest, ProblemView
 from .routing import BASE, Pages, link
 
 SIGN_IN: Final = Pages("sign-in")
+
+MAX_QUOTED: Final = 100
+"""Characters of an invalid identity that the page repeats."""
 
 _METHODS: Final = ("secret", "key", "token")
 _CLAIM_FIELDS: Final = ("id", "cnonce", "alg", "signature")
@@ -50,8 +56,12 @@ async def sign_in(console: ConsoleRequest) -> Response:
     except StateFull:
         view = ProblemView(503, _("Too many sessions"), _("There are too many sessions."), _("Try again in a minute."))
         return _form(console, method, view)
+    if isinstance(result, ProblemView):
+        return _form(console, method, result)
     if isinstance(result, AuthFailure):
-        return _form(console, method, ProblemView(403, _("Sign-in failed"), result.reason, language=API_LANGUAGE))
+        advice, language = render_advice(result.advice)
+        view = ProblemView(403, _("Sign-in failed"), result.reason, advice, API_LANGUAGE, language)
+        return _form(console, method, view)
     server = console.request_context.server
     if console.session is not None:
         server.web_sessions.end(console.session)
@@ -85,10 +95,20 @@ def _form(console: ConsoleRequest, method: str, problem: ProblemView | None = No
     )
 
 
-async def _check_key(console: ConsoleRequest, method: str) -> WebSession | AuthFailure:
+def _fail(reason: str, advice: str) -> ProblemView:
+    """The refusal of something that cannot be right."""
+    return ProblemView(403, _("Sign-in failed"), reason, advice)
+
+
+async def _check_key(console: ConsoleRequest, method: str) -> WebSession | AuthFailure | ProblemView:
     """Check an identity with its secret, or with a signature of its key."""
     context = console.request_context
     identity = console.text("identity")
+    try:
+        ValueRef.parse(identity)
+    except InvalidData:
+        reason = _("{text} is not an identity").format(text=quote_text(identity[:MAX_QUOTED]))
+        return _fail(reason, _("Write INDEX:HANDLE, such as 300:12345/ann"))
     if method == "secret":
         secret = console.form.first("secret") or ""  # whitespace may be a part of it
         pair = f"{quote(identity, safe='/')}:{secret}".encode()
@@ -96,7 +116,7 @@ async def _check_key(console: ConsoleRequest, method: str) -> WebSession | AuthF
     else:
         session = find_session(context, console.text("sessionId"))
         if session is None:
-            return AuthFailure("the challenge has expired; choose the key file again")
+            return _fail(_("The challenge has expired"), _("Choose the key file again"))
         fields = {name: console.text(name) for name in _CLAIM_FIELDS} | {"type": "HS_PUBKEY"}
         try:
             handle_scheme.client_nonce(fields)
@@ -111,9 +131,12 @@ async def _check_key(console: ConsoleRequest, method: str) -> WebSession | AuthF
     return server.web_sessions.begin(who, Guard(proof.proved, session=True), method, server.time(), INTERFACE)
 
 
-async def _check_token(console: ConsoleRequest) -> WebSession | AuthFailure:
+async def _check_token(console: ConsoleRequest) -> WebSession | AuthFailure | ProblemView:
     context = console.request_context
-    proof = await authenticate_token(context, (console.form.first("secret") or "").strip())
+    token = (console.form.first("secret") or "").strip()
+    if not is_token(token):
+        return _fail(_("This is not a token"), _("Enter the whole token, which starts with perseid_"))
+    proof = await authenticate_token(context, token)
     if isinstance(proof, AuthFailure):
         return proof
     server = context.server

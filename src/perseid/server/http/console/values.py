@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -9,7 +10,8 @@ import msgspec
 
 from perseid.client.errors import Refused
 from perseid.records.data_types import data_to_text
-from perseid.records.errors import RecordProblem
+from perseid.records.encoding import from_iso
+from perseid.records.errors import InvalidData, RecordProblem
 from perseid.records.json_form import value_from_json
 from perseid.records.types import HS_SECKEY, has_type
 from perseid.schema.records import Data, Reference, ValueInput, ValueResponse
@@ -21,6 +23,9 @@ MAX_ROWS: Final = 200
 
 EMPTY_ROWS: Final = 3
 """Rows for new values, without JavaScript; with it there is a button."""
+
+MAX_TTL: Final = 0x7FFF_FFFF
+"""Seconds: 68 years."""
 
 SECRET: Final = "••••••••"  # noqa: S105 - not one
 """Shown instead of a secret key. A form that sends it back leaves the key unchanged."""
@@ -120,7 +125,7 @@ def _to_input(number: int, row: Row, stored: ValueResponse | None) -> ValueInput
         if stored is None or not is_secret or not has_type(stored.type, HS_SECKEY):
             raise Refused(_("Row {number} has no stored secret").format(number=number), advice=_("Enter its data"))
         data = stored.data
-    ttl: int | str | None = int(row.ttl) if _NUMBER.fullmatch(row.ttl) else row.ttl or None
+    ttl = _parse_ttl(number, row.ttl)
     index = int(row.index) if row.index else None
     made = ValueInput(row.type, data, index, row.permissions or None, ttl)
     if stored is None or before is None:
@@ -128,6 +133,21 @@ def _to_input(number: int, row: Row, stored: ValueResponse | None) -> ValueInput
     kept = _repeat(stored)
     ttl_type = kept.ttl_type if row.ttl == before.ttl else None
     return msgspec.structs.replace(made, references=kept.references, ttl_type=ttl_type)
+
+
+def _parse_ttl(number: int, text: str) -> int | str | None:
+    """The TTL of a row: seconds, or a time; None if there is none. Raises `Refused`."""
+    if not text:
+        return None
+    if _NUMBER.fullmatch(text) and int(text) <= MAX_TTL:
+        return int(text)
+    with suppress(InvalidData):
+        if not text.isdecimal():
+            from_iso(text)
+            return text
+    reason = _("The TTL in row {number}, {text}, is not a number of seconds").format(number=number, text=text[:40])
+    advice = _("Enter 0 to {maximum}, such as 86400 for a day, or nothing for the default")
+    raise Refused(reason, advice=advice.format(maximum=MAX_TTL))
 
 
 def check_indexes(rows: Sequence[Row]) -> None:

@@ -17,7 +17,7 @@ from perseid.names.handle import CaseRule, Handle, fold
 from perseid.names.uri import KNOWN_RESOLVERS
 from perseid.records.encoding import to_iso
 from perseid.registry.identity import Anonymous
-from perseid.registry.policy.policy import Audience, Deletion, Policy
+from perseid.registry.policy.policy import FREE, Audience, Deletion, Policy
 from perseid.registry.queries.browse import (
     ListedNamespace,
     NamespaceOverview,
@@ -172,13 +172,18 @@ def explain_policy(policy: Policy) -> list[str]:
         Audience.AUTHENTICATED: _("All users with an account"),
         Audience.PUBLIC: _("Everybody"),
     }
+    cases = {
+        CaseRule.SENSITIVE: _("Uppercase and lowercase letters are different."),
+        CaseRule.INSENSITIVE: _("Uppercase and lowercase letters mean the same."),
+        CaseRule.PATH: _("Uppercase and lowercase letters mean the same before the first ? or #."),
+    }
     sentences = [
         _("{who} can create identifiers.").format(who=audiences[policy.who_may_mint]),
         _("{who} can list all identifiers.").format(who=audiences[policy.who_may_list]),
-        _("Suffixes follow the scheme {scheme}.").format(scheme=to_visible(policy.scheme, MAX_NAME)),
-        _("Uppercase and lowercase letters are different.")
-        if policy.case is CaseRule.SENSITIVE
-        else _("Uppercase and lowercase letters mean the same."),
+        _("A suffix can be any text.")
+        if policy.scheme == FREE
+        else _("Suffixes follow the scheme {scheme}.").format(scheme=to_visible(policy.scheme, MAX_NAME)),
+        cases[policy.case],
         _("Identifiers are never deleted: a withdrawn one says what became of it.")
         if policy.deletion is Deletion.TOMBSTONE
         else _("Administrators can delete identifiers."),

@@ -262,7 +262,7 @@ def tombstone_page(
         reason=to_visible(tombstone.reason),
         date=to_visible(tombstone.date, MAX_SHORT),
         replacement=replacement,
-        last_title=to_visible(last_title, MAX_TITLE),
+        last_title="" if last_title in tombstone.reason else to_visible(last_title, MAX_TITLE),
         version=_history_notice(found, shown.then, settings),
         citation=to_visible(format_text(shown.citation), MAX_NAME),
         actions=[

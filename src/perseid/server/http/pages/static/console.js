@@ -10,7 +10,7 @@ function addRowButton(rows) {
   button.addEventListener("click", () => {
     const all = rows.querySelectorAll("[data-row]");
     const copy = all[all.length - 1].cloneNode(true);
-    const number = all.length + 1;
+    const number = Math.max(...[...all].map(getNumber)) + 1;
     for (const each of copy.querySelectorAll("[name], [id], [for]")) {
       for (const [attribute, separator] of [["name", "."], ["id", "-"], ["for", "-"]]) {
         const value = each.getAttribute(attribute);
@@ -22,6 +22,17 @@ function addRowButton(rows) {
     copy.querySelector("input:not([type=hidden])").focus();
   });
   rows.after(button);
+  // Without a script there are empty rows to write in; with one the button adds them.
+  const empty = [...rows.querySelectorAll("[data-row]")].filter(isEmpty);
+  for (const each of empty.slice(1)) each.remove();
+}
+
+function getNumber(row) {
+  return Number(row.querySelector("[name^='type.']").name.split(".")[1]);
+}
+
+function isEmpty(row) {
+  return [...row.querySelectorAll("input:not([type=hidden]), textarea")].every(each => !each.value || each.type === "checkbox");
 }
 
 function watch(form) {
