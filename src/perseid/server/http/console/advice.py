@@ -24,10 +24,6 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.CHANGE_CASE: mark("Leave it unchanged. If no two handles collide, confirm the change of case"),
     AdviceKind.CHANGE_POLICY: mark("Change the policy on the page of the namespace"),
     AdviceKind.CHANGE_SCHEME: mark("Change the scheme in the policy, on the page of the namespace"),
-    AdviceKind.CHECK_KEY: mark(
-        "Check the identity and its secret or key. If you have lost them, ask an administrator of your namespace for "
-        "new ones"
-    ),
     AdviceKind.CHOOSE_ENCODING: mark(
         "Save the file as UTF-8, or upload it again and enter its encoding, such as cp1252"
     ),
@@ -88,7 +84,6 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.SEE_TYPE_FORMAT: mark("Correct the definition; /docs describes its format"),
     AdviceKind.SELECT_URLS: mark("Give either the URL or the host"),
     AdviceKind.SET_BACK: mark("Undo the later jobs first, or set these records back to what the job wrote"),
-    AdviceKind.SEND_WHOLE_TOKEN: mark("Enter the whole token, as it was shown when it was created"),
     AdviceKind.SET_CLOCK: mark("Ask a server administrator to set the clock, then retry"),
     AdviceKind.TOMBSTONE_INSTEAD: mark("Create a tombstone instead"),
     AdviceKind.UNDO_EARLIER_JOB: mark("To undo the job before it, open job {job}"),

@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote, urlsplit
 from perseid.names.errors import quote_text
 from perseid.records.errors import InvalidData
 from perseid.records.record import ValueRef
+from perseid.registry.advice import AdviceKind
 from perseid.server.http.auth import handle_scheme
 from perseid.server.http.auth.authentication import find_session, verify_claim
 from perseid.server.http.auth.handle_scheme import InvalidFields
@@ -19,7 +20,7 @@ from perseid.server.http.auth.proofs import AuthFailure, authenticate_basic, aut
 from perseid.server.http.auth.web_sessions import WebSession, delete_cookie, set_cookie
 from perseid.server.http.context import INTERFACE
 from perseid.server.http.messages import Response
-from perseid.server.http.pages.texts import _
+from perseid.server.http.pages.texts import _, mark
 from perseid.server.native.authentication import Guard, caller_identity
 from perseid.server.native.work import WorkKind
 from perseid.server.state.state import StateFull
@@ -33,6 +34,13 @@ SIGN_IN: Final = Pages("sign-in")
 MAX_QUOTED: Final = 100
 """Characters of an invalid identity that the page repeats."""
 
+_ADVICE: Final = {
+    AdviceKind.CHECK_KEY: mark(
+        "Check the identity and its secret or key. If you have lost them, ask an administrator of your namespace for "
+        "new ones"
+    ),
+    AdviceKind.SEND_WHOLE_TOKEN: mark("Enter the whole token, as it was shown when it was created"),
+}
 _METHODS: Final = ("secret", "key", "token")
 _CLAIM_FIELDS: Final = ("id", "cnonce", "alg", "signature")
 
@@ -59,7 +67,8 @@ async def sign_in(console: ConsoleRequest) -> Response:
     if isinstance(result, ProblemView):
         return _form(console, method, result)
     if isinstance(result, AuthFailure):
-        advice, language = render_advice(result.advice)
+        own = None if result.advice is None else _ADVICE.get(result.advice.kind)
+        advice, language = render_advice(result.advice) if own is None else (_(own), "")
         view = ProblemView(403, _("Sign-in failed"), result.reason, advice, API_LANGUAGE, language)
         return _form(console, method, view)
     server = console.request_context.server
