@@ -10,7 +10,7 @@ through `normalize_url` and drop what `Link` rejects.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -82,27 +82,32 @@ class Link:
     """Further attributes, such as `datetime`."""
 
     def __post_init__(self) -> None:
-        for what, address in (("target", self.target), ("anchor", self.anchor)):
-            if address is not None and (len(address) > MAX_URI or not _URI.fullmatch(address)):
-                raise ValueError(f"Invalid link {what}: expected an absolute URI of at most {MAX_URI:,} characters")
+        _check_address("target", self.target)
+        if self.anchor is not None:
+            _check_address("anchor", self.anchor)
         _check_attributes(self.relation, self.type, self.media, self.hreflang, self.title, self.language, self.others)
 
     @property
     def relations(self) -> tuple[str, ...]:
         return tuple(self.relation.split(" "))
 
-    def attributes(self) -> Iterator[tuple[str, str]]:
-        """Yield the attributes except target and title, in serialization order."""
-        yield "rel", self.relation
+    def attributes(self) -> tuple[tuple[str, str], ...]:
+        """The attributes except target and title, in serialization order."""
+        found = [("rel", self.relation)]
         if self.anchor is not None:
-            yield "anchor", self.anchor
+            found.append(("anchor", self.anchor))
         if self.type is not None:
-            yield "type", self.type
+            found.append(("type", self.type))
         if self.media is not None:
-            yield "media", self.media
-        for language in self.hreflang:
-            yield "hreflang", language
-        yield from self.others
+            found.append(("media", self.media))
+        if self.hreflang:
+            found += [("hreflang", language) for language in self.hreflang]
+        return (*found, *self.others)
+
+
+def _check_address(what: str, address: str) -> None:
+    if len(address) > MAX_URI or not _URI.fullmatch(address):
+        raise ValueError(f"Invalid link {what}: expected an absolute URI of at most {MAX_URI:,} characters")
 
 
 @lru_cache(MAX_CACHED_ATTRIBUTES)
@@ -170,13 +175,13 @@ def format_headers(
 
 def format_header(link: Link, separator: str = "; ") -> str:
     """Format a link as the value of a `Link` header."""
-    parts = [f"<{link.target}>", _format_attributes(tuple(link.attributes()), separator)]
-    if link.title is not None:
-        if link.language is None and _PRINTABLE.fullmatch(link.title):
-            parts.append(f"title={_quote(link.title)}")
-        else:  # RFC 8187 notation, for any character and the language
-            parts.append(f"title*=UTF-8'{link.language or ''}'{quote(link.title, safe='')}")
-    return separator.join(parts)
+    start = f"<{link.target}>{separator}{_format_attributes(link.attributes(), separator)}"
+    if link.title is None:
+        return start
+    if link.language is None and _PRINTABLE.fullmatch(link.title):
+        return f"{start}{separator}title={_quote(link.title)}"
+    # RFC 8187 notation, for any character and the language.
+    return f"{start}{separator}title*=UTF-8'{link.language or ''}'{quote(link.title, safe='')}"
 
 
 @lru_cache(MAX_CACHED_ATTRIBUTES)

@@ -93,9 +93,11 @@ MAX_PER_TYPE: Final = 100
 
 _LINKS: Final = "10320/links"
 _MAX_LINK_VALUES: Final = 20  # values with extra links that are read
-_PROFILES: Final = {"application/ld+json": "https://schema.org/"}  # vocabulary used by the form
+_LINKSETS: Final = frozenset((LINKSET, LINKSET_JSON))
+_PROFILES: Final = {"application/ld+json": (("profile", "https://schema.org/"),)}  # vocabulary used by the form
 _INVERSE_RELATIONS: Final = {"item": "collection", "describedby": "describes"}
 _ORDER: Final = ("cite-as", "linkset", "type", "license", "describedby", "describes", "latest-version", "author")
+_RANKS: Final = {relation: rank for rank, relation in enumerate(_ORDER)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +218,7 @@ def build_linkset(described: DescribedRecord) -> tuple[Link, ...]:
 
 
 def _rank(link: Link) -> int:
-    first = link.relations[0]
-    return _ORDER.index(first) if first in _ORDER and link.anchor is None else len(_ORDER)
+    return len(_RANKS) if link.anchor is not None else _RANKS.get(link.relation.partition(" ")[0], len(_RANKS))
 
 
 def _all_links(described: DescribedRecord) -> Iterator[Link]:
@@ -242,10 +243,8 @@ def _all_links(described: DescribedRecord) -> Iterator[Link]:
 
 def _form_links(described: DescribedRecord) -> Iterator[Link]:
     for form in described.forms:
-        is_linkset = form.media_type in (LINKSET, LINKSET_JSON)
-        profile = _PROFILES.get(form.media_type)
-        others = () if profile is None else (("profile", profile),)
-        yield Link(form.address, "linkset" if is_linkset else "describedby", type=form.media_type, others=others)
+        relation = "linkset" if form.media_type in _LINKSETS else "describedby"
+        yield Link(form.address, relation, type=form.media_type, others=_PROFILES.get(form.media_type, ()))
 
 
 def _location_links(described: DescribedRecord) -> Iterator[Link]:

@@ -46,6 +46,7 @@ from perseid.wire.server import Reply
 from .messages import Client, Request
 
 if TYPE_CHECKING:
+    from perseid.server.http.negotiation import KeptPage
     from perseid.server.native.external import ExternalIdentities
 
 
@@ -194,6 +195,12 @@ class StateCache(Generic[T]):
         results[key] = result
 
 
+MAX_KEPT_PAGES: Final = 256
+"""Pages of records that a worker keeps, of at most 16 KiB: 4 MiB."""
+
+MAX_REQUESTED_PAGES: Final = 4_096
+"""Pages of which a worker knows that they were requested: 1 MiB."""
+
 MAX_KEPT: Final = 256
 """Results that take long to read and are kept for a time: the namespaces that people look at."""
 
@@ -294,6 +301,10 @@ class ServerContext:
     suggestion_cache: SuggestionCache = field(default_factory=SuggestionCache)
     page_cache: StateCache[object] = field(default_factory=lambda: StateCache(MAX_CACHED_FACTS))
     """What pages need of other records."""
+    record_pages: StateCache["KeptPage"] = field(default_factory=lambda: StateCache(MAX_KEPT_PAGES))
+    """Pages of records that were requested twice."""
+    requested_pages: StateCache[bool] = field(default_factory=lambda: StateCache(MAX_REQUESTED_PAGES))
+    """Those that were requested once."""
     kept_pages: KeptResults = field(default_factory=KeptResults)
     """What pages show that takes long to read: see `pages.browse_pages`."""
     turns: Turns = field(default_factory=Turns)

@@ -33,8 +33,8 @@ remembered password is involved, as `Access-Control-Allow-Credentials` is never 
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from email.utils import formatdate
 from enum import Enum
 from functools import cached_property, lru_cache
@@ -45,7 +45,7 @@ from perseid.registry.policy.resolution import MAX_CACHE_LIFETIME
 from perseid.registry.queries.signposting import FORMATTERS
 from perseid.server.native.work import WorkKind
 
-from .context import RequestContext
+from .context import HttpSettings, RequestContext
 from .messages import OPTIONS, SAFE_METHODS, BadRequest, HeaderList, Request, Response
 
 MAX_ENTRIES: Final = 64
@@ -310,6 +310,7 @@ STATIC_AGE: Final = 86_400
 
 _TAG_DIGITS: Final = 32
 _CACHED_TIMES: Final = 64  # those of one second, for as many lifetimes
+_AGE_HEADERS: Final = frozenset(("Cache-Control", "Expires"))
 _NOT_MODIFIED_HEADERS: Final = frozenset(
     ("cache-control", "content-location", "etag", "expires", "link", "memento-datetime", "vary")
 )
@@ -353,6 +354,31 @@ def with_etag(request: Request, response: Response, tag: str = "") -> Response:
             304, (*headers, etag_header(tag)), code=response.code, name=response.name, identity=response.identity
         )
     return response.with_headers(etag_header(tag))
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPage:
+    """A page that is kept for later requests, without the headers that depend on the time."""
+
+    settings: HttpSettings
+    """The page belongs to these very settings."""
+    response: Response
+    tag: str
+    get_lifetime: Callable[[float], int | None]
+    """Returns for how many seconds it may be cached, at a time."""
+
+    @classmethod
+    def of(cls, response: Response, settings: HttpSettings, get_lifetime: Callable[[float], int | None]) -> "KeptPage":
+        """Keep a page with status 200."""
+        tag = compute_etag(next(response.values("content-type"), ""), response.body)
+        headers = tuple([header for header in response.headers if header[0] not in _AGE_HEADERS])
+        return cls(settings, replace(response, headers=headers), tag, get_lifetime)
+
+    def respond(self, request: Request, now: float, *, no_cache: bool) -> Response:
+        """Return the page, or 304 if the client has it."""
+        page, age = self.response, cache_headers(self.get_lifetime(now), now, no_cache=no_cache)
+        response = Response(page.status, (*age, *page.headers), page.body, code=page.code, name=page.name)
+        return with_etag(request, response, self.tag)
 
 
 def needs_etag(response: Response) -> bool:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -10,15 +11,20 @@ import pytest
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.record_keys import policy_name
 from perseid.ledger.log.requests import Append
+from perseid.names.handle import Handle
 from perseid.names.uri import MAX_ENCODED_LENGTH
 from perseid.records.admin import Admin
 from perseid.records.data_types import Definition
 from perseid.records.partition import find_server_index
 from perseid.records.record import Value, ValueRef
 from perseid.records.types import HS_ADMIN
+from perseid.registry.commands.records import Delete, PartialValue, SetValues
 from perseid.registry.policy.types import definition_values
 from perseid.registry.snapshot import POLICY_TYPE
-from perseid.server.http.resolver.lookup import MAX_LINK_CHECKS
+from perseid.server.http.messages import Response
+from perseid.server.http.pages.record_page import record_page
+from perseid.server.http.resolver import resolver as resolver_module
+from perseid.server.http.resolver.lookup import MAX_LINK_CHECKS, LookupResult
 from tests.server.http.contexts import Harness, basic, header_of, json_of
 from tests.server.http.resolver.resolver_records import (
     add_namespace,
@@ -29,6 +35,7 @@ from tests.server.http.resolver.resolver_records import (
     resolver,
     text,
 )
+from tests.server.installations import OPERATOR
 
 JSON = {"Accept": "application/json"}
 
@@ -205,6 +212,49 @@ def test_long_texts_are_not_cached_as_names(server: Harness, monkeypatch: pytest
     assert server.get("/12345/long-names?noredirect&ignore_aliases").status == 200
     assert ("page", longest) in added
     assert ("page", f"{longest}x") not in added
+
+
+def test_page_that_is_requested_again_is_kept(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+
+    def write(found: LookupResult, *more: Any) -> Response:
+        written.append(found.name)
+        return record_page(found, *more)
+
+    monkeypatch.setattr(resolver_module, "record_page", write)
+    create(server, "12345/kept", text(1, "URL", "https://kept.example/1", 60), text(2, "HS_ALIAS", "12345/kept-other"))
+    path, now = "/12345/kept?noredirect&ignore_aliases", 1_800_000_000.0
+    monkeypatch.setattr(server.service, "server", replace(server.context, time=lambda: now))
+    first, second, third = [server.get(path) for _ in range(3)]
+    assert len(written) == 2, "the second page is kept"
+    assert first == second == third
+    tag = header_of(third, "ETag") or ""
+    assert server.get(path, headers={"If-None-Match": tag}).status == 304
+    assert server.head(path).headers == third.headers
+    now += 100
+    later = server.get(path)
+    assert header_of(later, "Expires") != header_of(third, "Expires"), "of the time of the request"
+    assert (later.body, header_of(later, "Cache-Control")) == (third.body, "public, max-age=60")
+    assert json_of(server.get(path, headers=JSON))["handle"] == "12345/kept"
+    for other in (f"{path}&type=URL", f"{path}&auth", f"{path}&at=1000"):
+        assert server.get(other).headers != later.headers or server.get(other).body != later.body, other
+    assert header_of(server.get(f"{path}&auth"), "Cache-Control") == "no-cache"
+    server.configure(public_url="https://other.example")
+    assert "https://other.example/12345/kept" in server.get(path).body.decode(), "other settings"
+    create(server, "12345/kept-other", text(1, "URL", "https://kept.example/2"))
+    assert "/12345/kept-other" in page_of(server.get(path)).links, "another record, which the page links"
+
+
+def test_kept_page_changes_with_its_record(server: Harness) -> None:
+    create(server, "12345/changing", text(1, "URL", "https://before.example/"))
+    for _ in range(3):
+        assert "before.example" in page_of(server.get("/12345/changing?noredirect")).text
+    server.registry.do(
+        SetValues(Handle.parse("12345/changing"), (PartialValue("URL", b"https://after.example/", 1),)), OPERATOR, "cli"
+    )
+    assert "after.example" in page_of(server.get("/12345/changing?noredirect")).text
+    server.registry.do(Delete(Handle.parse("12345/changing")), OPERATOR, "cli")
+    assert server.get("/12345/changing?noredirect").status == 404
 
 
 def test_invalid_links_are_ignored(server: Harness) -> None:

@@ -9,9 +9,10 @@ the response is as of a time, and `Accept-Datetime` redirects to it: see `time_t
 are looked up afterwards: see `problems`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlencode
 
@@ -37,6 +38,7 @@ from perseid.server.http.negotiation import (
     VARY,
     VARY_HISTORY,
     AcceptHeader,
+    KeptPage,
     Preference,
     cache_headers,
     location_preferences,
@@ -56,6 +58,7 @@ from perseid.server.http.pages.record_page import (
     record_page,
     tombstone_page,
 )
+from perseid.server.http.pages.texts import get_language
 from perseid.server.http.pages.type_page import find_definition, type_page
 from perseid.server.http.pages.values import LinkBuilder
 from perseid.server.http.responses import to_failure
@@ -114,6 +117,12 @@ SVG_TYPE: Final = "image/svg+xml"
 
 MAX_CACHED_QUERIES: Final = 64
 """Queries and forms that are parsed once, and headers: clients of a kind send the same. One has at most 16 KiB."""
+
+MAX_KEPT_BODY: Final = 16_384
+"""Bytes of the longest page that is kept for the next request; most have 6 to 9 KB."""
+
+MAX_KEPT_KEY: Final = 256
+"""Characters of name and query of a page that is kept."""
 
 _RANDOM_BYTES: Final = 6  # as many as a float represents exactly
 _CREDENTIALS: Final = frozenset(("authorization", "cookie"))
@@ -229,6 +238,9 @@ async def _handle_name(request_context: RequestContext, parsed: _ResolverRequest
     result = await request_context.read_public(lambda snapshot: _resolve(request_context, parsed, snapshot), past=past)
     if isinstance(result, Response):
         return result
+    if isinstance(result, KeptPage):
+        now = request_context.server.time()
+        return result.respond(request_context.request, now, no_cache=parsed.wanted.no_cache)
     if isinstance(result, _QrCode):
         image = await request_context.do(WorkKind.READ, lambda: QrImage.of(result.text).svg(QR_SCALE))
         return Response(200, (*result.headers, ("Content-Type", SVG_TYPE), ("Content-Security-Policy", POLICY)), image)
@@ -329,10 +341,14 @@ def _parse_wishes(
 
 def _resolve(
     request_context: RequestContext, parsed: _ResolverRequest, snapshot: Snapshot
-) -> Response | _AsJson | _Gone | _NotFound | _QrCode:
+) -> Response | KeptPage | _AsJson | _Gone | _NotFound | _QrCode:
     """Look up a name and create the response."""
     server, accepted = request_context.server, parsed.wanted.accepted
     settings, registry = server.settings, server.registry
+    key, state = _page_key(parsed), snapshot.stamp
+    kept = None if key is None else server.record_pages.get(key, state)
+    if kept is not None and kept.settings is settings:
+        return kept
     moment = None if parsed.at is None else time_travel.parse_moment(parsed.at, snapshot, registry)
     reader = RecordReader(snapshot, server, registry.now(), None if moment is None else moment.seq)
     try:
@@ -346,8 +362,29 @@ def _resolve(
         problem = replace(problems.inactive_namespace(found.name, space), past=moment is not None)
         return problems.to_response(problem, accepted, settings)
     response = _RecordResponse(request_context, parsed, found, reader, moment).respond()
-    headers = _name_headers(found)
-    return replace(response, headers=(*response.headers, *headers)) if headers else response
+    if headers := _name_headers(found):
+        response = replace(response, headers=(*response.headers, *headers))
+    if key is None or state is None or not isinstance(response, Response) or not _is_small_page(response):
+        return response
+    if server.requested_pages.get(key, state) is None:  # most pages are requested once: keeping one takes time
+        server.requested_pages.add(key, state, True)
+        return response
+    kept = KeptPage.of(response, settings, partial(cache_lifetime, found.used))
+    server.record_pages.add(key, state, kept)
+    return kept
+
+
+def _is_small_page(response: Response) -> bool:
+    return response.status == HTTPStatus.OK and len(response.body) <= MAX_KEPT_BODY
+
+
+def _page_key(parsed: _ResolverRequest) -> Hashable | None:
+    """What the page of a current record depends on, besides the records; None for other responses and long keys."""
+    if parsed.action is not Action.VALUES or parsed.at is not None or parsed.time is not None or parsed.posted:
+        return None
+    if parsed.wanted.accepted.record_form != HTML or len(parsed.query) + len(parsed.named.name) > MAX_KEPT_KEY:
+        return None
+    return parsed.named, parsed.query, get_language()
 
 
 def _name_headers(found: LookupResult) -> HeaderList:
