@@ -75,6 +75,8 @@ class Way:
     close: bool = False
     aim: str = ""
     status: int = 302
+    most: int = 0
+    """The number of handles that are requested; 0 for all."""
 
 
 NAME: Final = f"{PREFIX}/%07d"
@@ -90,6 +92,7 @@ WAYS: Final = (
     Way("redirect, ?urlappend=%%2Fx", f"/{NAME}?urlappend=%%2Fx"),
     Way("redirect, ?locatt=x:y", f"/{NAME}?locatt=x:y"),
     Way("record page", f"/{NAME}?noredirect", aim="≤ 300", status=200),
+    Way("record page, kept", f"/{NAME}?noredirect", status=200, most=100),
     Way("page, not found", f"/{PREFIX}/none%07d", aim="≤ 500", status=404),
     Way("suggestions while typing", f"/suggest?q={PREFIX}/%07d", aim="≤ 1,000", status=200),
     Way("redirect, TLS", f"/{NAME}", secure=True),
@@ -110,7 +113,7 @@ class Measured:
 
 def measure(pid: int, address: str, way: Way, handles: int, seconds: float) -> Measured:
     """Load a server for some seconds."""
-    script = _SCRIPT.format(handles=handles, path=way.path, close="close" if way.close else "")
+    script = _SCRIPT.format(handles=way.most or handles, path=way.path, close="close" if way.close else "")
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
         file.write(script)
         file.flush()

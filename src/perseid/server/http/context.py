@@ -198,8 +198,8 @@ class StateCache(Generic[T]):
 MAX_KEPT_PAGES: Final = 256
 """Pages of records that a worker keeps, of at most 16 KiB: 4 MiB."""
 
-MAX_REQUESTED_PAGES: Final = 4_096
-"""Pages of which a worker knows that they were requested: 1 MiB."""
+MAX_REQUESTED_PAGES: Final = 512
+"""Requests after which a worker forgets which pages were requested once: rarer ones are not worth their memory."""
 
 MAX_KEPT: Final = 256
 """Results that take long to read and are kept for a time: the namespaces that people look at."""
