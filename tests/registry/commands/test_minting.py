@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,8 +17,9 @@ import pytest
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.clock import SECOND
 from perseid.ledger.log.entry import Action, State
+from perseid.ledger.log.requests import Append, Execute
 from perseid.ledger.views.answers import Answers
-from perseid.names import pilin
+from perseid.names import cordra, pilin
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.names.scheme_loader import PatternScheme
@@ -37,7 +39,16 @@ from perseid.registry.snapshot import Rules, StoredRecord
 from perseid.schema.records import MAX_NAMES
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import NOW, SIGNER, Machine, log_of_today, open_store
-from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
+from tests.registry.registries import (
+    NOBODY,
+    OPERATOR,
+    add_namespace,
+    admin,
+    decide,
+    handle,
+    key_holder,
+    registry_in_memory,
+)
 
 UUID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 ROOT = Path(__file__).resolve().parents[3]
@@ -193,6 +204,30 @@ def test_p6_existing_and_deleted_handles_are_skipped(registry: Registry) -> None
     registry.do(Delete(by_hand[2]), OPERATOR, "cli")
     found = [pilin.decode(name.suffix) - first for name in minted(registry, "10.5", 3).handles]
     assert found == [2, 4, 5]
+
+
+def test_a_few_random_handles_are_decided_before_the_commit(registry: Registry) -> None:
+    add_namespace(registry, "10.9", replace(PROFILES["free"], scheme="uuid"))
+    ahead(registry, "10.8")
+    few, many = minting.MAX_EARLY, minting.MAX_EARLY + 1
+    requests = [decide(registry, Mint(where, count)) for where, count in (("10.9", few), ("10.9", many), ("10.8", 1))]
+    early, large, leased = requests
+    assert isinstance(early, Append)
+    assert len(early.drafts) == few
+    assert {early.preconditions[draft.key] for draft in early.drafts} == {0}
+    assert isinstance(large, Execute)
+    assert isinstance(leased, Execute)
+
+
+def test_p6_random_handle_that_existed_is_drawn_again(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_namespace(registry, "10.9", replace(PROFILES["free"], scheme="uuid"))
+    sample, one, other = uuid.UUID(int=1), uuid.UUID(int=2), uuid.UUID(int=3)
+    drawn = iter((sample, one, sample, one, sample, one, other))
+    monkeypatch.setattr(cordra, "generate_uuid", lambda *_: next(drawn))
+    (first,) = minted(registry, "10.9").handles
+    registry.do(Delete(first), OPERATOR, "cli")
+    (second,) = minted(registry, "10.9").handles
+    assert [first.suffix, second.suffix] == [str(one), str(other)]
 
 
 def test_p6_clock_that_steps_back_mints_no_duplicate(registry: Registry, machine: Machine) -> None:

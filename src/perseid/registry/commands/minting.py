@@ -3,7 +3,7 @@
 A new handle is one that nobody has or ever had, in any process on any node. So minting is decided inside the commit,
 while nobody else can write: numbers are leased there, and handles that exist or ever existed are skipped (P6). Nothing
 waits meanwhile: if the clock has to catch up, the command fails with `RetryLater`, and `mint` waits outside and tries
-again.
+again. A few random handles need no number: they are minted before the commit, which checks that nobody ever had them.
 
 The scheme of the namespace makes the suffix; without one, a UUID is appended to the requested text, as in deployed
 servers (P8). The policy says who can mint.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from math import ceil
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from perseid.ledger.errors import LeaseClosed
 from perseid.ledger.log.entry import Action, Draft, State
@@ -59,6 +59,9 @@ from .transfer import check_owner, find_minters
 MAX_CANDIDATES: Final = 10_000
 """Handles tried in one commit, including those that exist. Each costs a lookup while nobody else can write."""
 
+MAX_EARLY: Final = 16
+"""Random handles that are minted before the commit; more are one command that is shorter than its entries."""
+
 MIN_WAIT: Final = 0.05
 """Seconds before a retry when too many handles had to be skipped: others can write in between."""
 
@@ -97,7 +100,7 @@ class Generate(Deferrable):
         if context.stage is not Stage.COMMIT:
             _check_count(self.count)
             return defer(self)
-        handles = _plan_minting(context, self, self.count).new_handles(self.count, 1)
+        handles = _plan_minting(context, self).check(self.count).new_handles(self.count, 1)
         return Plan(lambda _: MintResult(tuple(handles), 0), reason=context.reasons[-1])
 
 
@@ -134,13 +137,19 @@ class Mint(Generate):
         total = self.count * self.names_each
         if context.stage is not Stage.COMMIT:
             _check_count(total)
+            if context.stage is Stage.DEFERRING or total > MAX_EARLY:
+                return defer(self)
+        mint_plan = _plan_minting(context, self)
+        if context.stage is not Stage.COMMIT and mint_plan.leases:
             return defer(self)
-        mint_plan = _plan_minting(context, self, total)
+        mint_plan.check(total)
         # Checked before numbers are leased: those of a command that is refused afterwards are lost.
         samples = [mint_plan.sample] * self.names_each
         rows = range(self.count if self.each else 1)
         (first, *_), *_ = [self._check_row(context, mint_plan, samples, row) for row in rows]
         handles = mint_plan.new_handles(total, self.names_each)
+        if context.stage is not Stage.COMMIT and mint_plan.leases:
+            return defer(self)
         if self.each or self.own_handle or self.own_administrator or self.metadata is not None:
             groups = [handles[at : at + self.names_each] for at in range(0, len(handles), self.names_each)]
             objects = [self._drafts(context, mint_plan, group, row) for row, group in enumerate(groups)]
@@ -155,7 +164,7 @@ class Mint(Generate):
 
     def plan(self, context: Context) -> "MintPlan":
         """Return how the handles would be minted, to decide samples. Raises `Refused`."""
-        return _plan_minting(context, self, self.count * self.names_each)
+        return _plan_minting(context, self).check(self.count * self.names_each)
 
     def decide_sample(self, context: Context, mint_plan: "MintPlan") -> Draft:
         """Decide the first object as if it were minted, with a handle that nobody gets. Raises `Refused`."""
@@ -298,15 +307,37 @@ class MintPlan:
     scheme: Scheme
     sample: Handle = field(init=False)
     """A handle of the same form, which nobody gets."""
+    leases: bool = field(default=False, init=False)
+    """Whether the scheme has leased numbers, as far as is known."""
+    _early_source: Source = field(init=False)
 
     def __post_init__(self) -> None:
-        source = Source(self.context.clock, self.context.random, MemoryLease(), _no_sleep)
-        self.sample = self.stored(self._candidates(source, 1)[0]).handle
+        lease = MemoryLease()
+
+        def note_lease(count: int, now: int) -> int:
+            self.leases = True
+            return lease(count, now)
+
+        self._early_source = Source(self.context.clock, self.context.random, note_lease, _no_sleep)
+        self.sample = self.stored(self._candidates(self._early_source, 1)[0]).handle
+
+    def check(self, count: int) -> Self:
+        """Refuse a caller who cannot mint so many handles."""
+        _check_count(count)
+        prefix = self.start.partition("/")[0]
+        require_mint(self.context, self.policy, prefix)
+        check_open(self.policy, prefix)
+        self.context.warn_about_characters(self.start)
+        return self
 
     def new_handles(self, count: int, each: int) -> list[Handle]:
-        """New handles; fewer than `count`, but a multiple of `each`, if too many had to be skipped."""
-        reader = self.context.snapshot.reader
-        source = self._source(reader)
+        """New handles; fewer than `count`, but a multiple of `each`, if too many had to be skipped.
+
+        Before the commit they are expected to be new, which the commit checks; if the scheme `leases`, they are not.
+        """
+        snapshot, source, exists = self.context.snapshot, self._early_source, self._had_entries
+        if self.context.stage is Stage.COMMIT:
+            source, exists = self._source(snapshot.reader), snapshot.reader.exists
         new: dict[bytes, Handle] = {}
         tried = 0
         while len(new) < count and tried < MAX_CANDIDATES:
@@ -314,13 +345,16 @@ class MintPlan:
             tried += missing
             for handle in self._candidates(source, missing):
                 stored = self.stored(handle)
-                if stored.key not in new and not reader.exists(stored.key):
+                if stored.key not in new and not exists(stored.key):
                     new[stored.key] = stored.handle
         handles = list(new.values())[: len(new) // each * each]
         if not handles:
             reason = f"All {tried:,} handles that were tried under {display_name(self.start)} already exist"
             raise RetryLater(MIN_WAIT, self.command.since, reason, self.policy.line("scheme"))
         return handles
+
+    def _had_entries(self, key: bytes) -> bool:
+        return self.context.snapshot.entry(key, new=True) is not None
 
     def stored(self, handle: Handle) -> StoredRecord:
         """The record of a new handle."""
@@ -370,8 +404,8 @@ class MintPlan:
         return Source(self.context.clock, self.context.random, lease, sleep, self.policy.lead, None)
 
 
-def _plan_minting(context: Context, command: Generate, count: int) -> MintPlan:
-    """How to mint in the namespace, if that is possible and the caller can; raises `Refused`."""
+def _plan_minting(context: Context, command: Generate) -> MintPlan:
+    """How to mint in the namespace, if that is possible; raises `Refused`. `check` tells whether the caller can."""
     prefix, _, start = command.where.partition("/")
     check_prefix(prefix)
     if not context.snapshot.is_responsible(Handle(prefix, "…")):
@@ -386,12 +420,7 @@ def _plan_minting(context: Context, command: Generate, count: int) -> MintPlan:
         line = policy.line("scheme")
         reason = f"The suffix cannot begin with {display_name(start)}; the policy of this namespace says: {line}"
         raise Refused(ResponseCode.INVALID_HANDLE, reason, AdviceKind.MINT_UNDER_PREFIX(prefix=prefix), "P8")
-    mint_plan = MintPlan(context, command, policy, f"{prefix}/{start}", scheme or UuidScheme())
-    _check_count(count)
-    require_mint(context, policy, prefix)
-    check_open(policy, prefix)
-    context.warn_about_characters(mint_plan.start)
-    return mint_plan
+    return MintPlan(context, command, policy, f"{prefix}/{start}", scheme or UuidScheme())
 
 
 def _check_count(count: int) -> None:
