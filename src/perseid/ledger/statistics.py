@@ -19,13 +19,15 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from perseid.names.handle import fold
 
 from .log.entry import Action, State
-from .log.reader import LogReader
 from .log.record_keys import LOCAL
+
+if TYPE_CHECKING:
+    from .log.reader import LogReader
 
 FILE_NAME: Final = "statistics.db"
 
@@ -160,7 +162,7 @@ class StatisticsStore:
                 _prune(connection, now)
                 self._pruned = now // HOUR
 
-    def count_changes(self, reader: LogReader, now: int) -> bool:
+    def count_changes(self, reader: "LogReader", now: int) -> bool:
         """Count entries of the ledger that were not counted yet, a step of them; return whether there are more.
 
         After a restore from a backup, all entries are counted again. Raises `OSError`.
@@ -364,7 +366,7 @@ def _clear_changes(connection: sqlite3.Connection) -> None:
     connection.execute("DELETE FROM totals")
 
 
-def _count_entries(reader: LogReader, after: int) -> tuple[int, Counter[tuple[int, str, str]], Counter[str]]:
+def _count_entries(reader: "LogReader", after: int) -> tuple[int, Counter[tuple[int, str, str]], Counter[str]]:
     """Count a step of entries: the last one, sums by hour, prefix and column, and the growth of each prefix."""
     sums: Counter[tuple[int, str, str]] = Counter()
     totals: Counter[str] = Counter()

@@ -26,6 +26,7 @@ Only the current form is written. Members that deployed readers ignore hold what
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntFlag
 from typing import Final, Self
@@ -373,6 +374,17 @@ class Site:
         """The first attribute of this name as text; None if it is missing or not text."""
         value = next((attribute.value for attribute in self.attributes if attribute.name == name), None)
         return None if value is None else decode_printable(value)
+
+    def purposes(self, position: int, ports: Mapping[Transport, int]) -> dict[Transport, Purpose]:
+        """The purposes of those interfaces of a server that the record lists, by its listening ports."""
+        listed: dict[Transport, Purpose] = {}
+        interfaces = self.servers[position].interfaces if position < len(self.servers) else ()
+        for interface in interfaces:
+            if ports.get(interface.transport) == interface.port:
+                listed[interface.transport] = listed.get(interface.transport, Purpose(0)) | interface.purpose
+        if Transport.HTTP in listed and ports.get(Transport.HTTPS) == ports.get(Transport.HTTP):
+            listed.setdefault(Transport.HTTPS, listed[Transport.HTTP])  # one port for both, so the same purposes
+        return listed
 
     @property
     def is_primary(self) -> bool:

@@ -3,8 +3,8 @@
 import pytest
 
 from perseid.ledger.statistics import COLUMNS, MAX_WANTED_BYTES
-from perseid.server.observe import statistics
-from perseid.server.observe.statistics import RequestTally, is_bot, response_kind
+from perseid.server.observe import tally as tally_module
+from perseid.server.observe.tally import RequestTally, is_bot, response_kind
 from perseid.wire.codes import ResponseCode
 
 
@@ -97,8 +97,8 @@ def test_missing_handles_are_counted_by_name_but_not_for_bots(tally: RequestTall
 
 
 def test_memory_is_bounded_whatever_clients_send(tally: RequestTally, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "MAX_COUNTED", 4)
-    monkeypatch.setattr(statistics, "MAX_MISSING", 4)
+    monkeypatch.setattr(tally_module, "MAX_COUNTED", 4)
+    monkeypatch.setattr(tally_module, "MAX_MISSING", 4)
     for number in range(50):
         name = b"%d/x" % number
         tally.count_native(b"%d" % number)

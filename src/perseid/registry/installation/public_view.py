@@ -14,7 +14,7 @@ from perseid.ledger.errors import AnswersUnavailable, CorruptData, ReadOnlyStore
 from perseid.ledger.store.directory import prepare
 from perseid.ledger.store.sqlite import find_end
 from perseid.ledger.views.answers_generation import Position
-from perseid.ledger.views.answers_reader import AnswersReader
+from perseid.ledger.views.answers_reader import AnswersReader, AnswersSnapshot
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.snapshot import LedgerNeeded, PublicSnapshot, Rules
 
@@ -37,16 +37,21 @@ def open_public_view(directory: Path) -> Iterator[PublicSnapshot]:
     """Open the public part of the current state; raises `LedgerNeeded` if the view cannot tell."""
     directory = directory.resolve()
     config = load_settings(directory)
-    if config.ledger.database:
-        raise LedgerNeeded  # other nodes may have written to it
     try:
         with AnswersReader(directory / ANSWERS_NAME) as answers, answers.snapshot() as view:
-            end = find_end(directory / LEDGER_NAME)
-            if end is None or view.position != Position(*end):
+            if not is_current(directory, config, view):
                 raise LedgerNeeded
             yield PublicSnapshot(view, rules_of(config), short_only=False)
     except (AnswersUnavailable, CorruptData) as problem:
         raise LedgerNeeded from problem
+
+
+def is_current(directory: Path, config: Config, view: AnswersSnapshot) -> bool:
+    """Whether a view has the last entry of the ledger; False if only the ledger can tell."""
+    if config.ledger.database:
+        return False  # other nodes may have written to it
+    end = find_end(directory / LEDGER_NAME)
+    return end is not None and view.position == Position(*end)
 
 
 def rules_of(config: Config) -> Rules:

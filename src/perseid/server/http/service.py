@@ -14,7 +14,7 @@ from perseid.server.limits.buckets import Buckets
 from perseid.server.limits.budgets import NO_LIMIT, Budget, Rate, get_source
 from perseid.server.observe.access_log import AccessLog
 from perseid.server.observe.metrics import WorkerCounters
-from perseid.server.observe.statistics import response_kind
+from perseid.server.observe.tally import response_kind
 from perseid.wire.codes import ResponseCode
 from perseid.wire.framing import MEDIA_TYPE as NATIVE_TYPE
 

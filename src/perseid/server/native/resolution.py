@@ -22,7 +22,7 @@ from functools import lru_cache
 from itertools import islice
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias
 
 from perseid.ledger.errors import LedgerError
 from perseid.ledger.log.entry import State
@@ -34,13 +34,18 @@ from perseid.ledger.views.answers_format import (
     read_item,
     read_plain_item,
 )
+from perseid.names.handle import CaseRule
 from perseid.records.partition import HashOption, find_server_index
 from perseid.records.record import TYPE_LENGTH_OFFSET, TYPE_OFFSET
-from perseid.server.observe.statistics import RequestTally
+from perseid.server.observe.tally import RequestTally
 from perseid.wire import message
 from perseid.wire.codes import CURRENT_VERSION, OpCode, OpFlag, ResponseCode, Version, common_version
 from perseid.wire.fragments import MAX_PACKET, PACKET_PAYLOAD
 from perseid.wire.message import DigestAlgorithm, digest_algorithm_for
+
+if TYPE_CHECKING:
+    from perseid.records.site import Site
+    from perseid.registry.installation.settings import Config
 
 INDEX_SIZE: Final = 4
 
@@ -198,6 +203,23 @@ class ResolutionSettings:
             raise ValueError(f"invalid serial number {self.serial}: it must fit in 16 bits")
         if not 0 <= self.position < self.servers:
             raise ValueError(f"invalid position {self.position}: the site has {self.servers} servers")
+
+    @classmethod
+    def of(cls, site: "Site", position: int, config: "Config") -> Self:
+        """The settings for a server of a site."""
+        from perseid.registry.policy.policy import PROFILES  # noqa: PLC0415 - parsing needs no policies
+
+        policy = PROFILES[config.default_profile]
+        return cls(
+            serial=site.serial,
+            is_primary=site.is_primary,
+            servers=len(site.servers),
+            position=position,
+            hash_option=int(site.hash_option),
+            default_scheme=policy.scheme,
+            default_sensitive=policy.case is CaseRule.SENSITIVE,
+            templates=bool(config.templates.delimiter),
+        )
 
 
 _Outcome: TypeAlias = tuple[bytes, bytes]  # opcode and response code, body

@@ -166,7 +166,7 @@ class NativeServer:
         self.server = server
         self._settings = settings or NativeSettings()
         self._native = NativeContext(registry, site, self._settings.position, status or self.status, checkpoint)
-        self._purposes = _purposes(site, self._settings)
+        self._purposes = site.purposes(self._settings.position, self._settings.ports)
         self.resolution_enabled = {each: self._accepts(each, OpCode.RESOLUTION) for each in Transport}
         """Whether resolution may use the fast path; some sites exclude it from a transport (2.5)."""
         self._run = run
@@ -638,21 +638,3 @@ def _keys(frame_id: Key | None) -> tuple[Key, ...]:
 def _repeated_response(reply: Reply) -> NativeResponse:
     opcode, code = read_codes(reply.frames[0]) if reply.frames else (OpCode.RESERVED, None)
     return NativeResponse(reply, opcode, code)
-
-
-def _purposes(site: Site, settings: NativeSettings) -> dict[Transport, Purpose]:
-    """The purposes of the interfaces that the site record lists."""
-    purposes_by_transport: dict[Transport, Purpose] = {}
-    interfaces = site.servers[settings.position].interfaces if settings.position < len(site.servers) else ()
-    for interface in interfaces:
-        if settings.ports.get(interface.transport) == interface.port:
-            purposes_by_transport[interface.transport] = (
-                purposes_by_transport.get(interface.transport, Purpose(0)) | interface.purpose
-            )
-    if Transport.HTTP in purposes_by_transport and settings.ports.get(Transport.HTTPS) == settings.ports.get(
-        Transport.HTTP
-    ):
-        purposes_by_transport.setdefault(
-            Transport.HTTPS, purposes_by_transport[Transport.HTTP]
-        )  # one port for both, so the same purposes
-    return purposes_by_transport

@@ -31,7 +31,7 @@ from perseid.records.site import Transport
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.message import RESPONSE_CODE
 
-from .statistics import RequestTally
+from .tally import RequestTally
 
 if TYPE_CHECKING:
     from perseid.ledger.ledger import Ledger
@@ -128,6 +128,11 @@ class WorkerCounters:
         """Count a public resolution over UDP, and the bytes of all its packets."""
         code = response[RESPONSE_CODE]
         self._udp_responses[code] = self._udp_responses.get(code, 0) + 1
+        self.udp_bytes += size
+
+    def continue_udp(self, responses: Mapping[bytes, int], size: int) -> None:
+        """Continue the counts of the process that has answered over UDP before."""
+        self._udp_responses |= responses
         self.udp_bytes += size
 
     def served(self, transport: Transport, opcode: OpCode, code: ResponseCode | None, microseconds: int) -> None:

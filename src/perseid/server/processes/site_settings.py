@@ -12,12 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from perseid.names.handle import CaseRule
 from perseid.records.private_keys import PrivateKey
 from perseid.records.site import Site, Transport
 from perseid.registry.installation.settings import Config
 from perseid.registry.installation.site import load_server_identity
-from perseid.registry.policy.policy import PROFILES
 from perseid.server.native.resolution import ResolutionSettings
 from perseid.server.native.server import NativeSettings
 from perseid.wire.server import ServerSettings
@@ -59,7 +57,7 @@ class ServerIdentity:
 
     def resolution_settings(self) -> ResolutionSettings:
         """Return the settings of public resolution, without secrets."""
-        return resolution_settings(self.site, self.position, self.config)
+        return ResolutionSettings.of(self.site, self.position, self.config)
 
 
 def load_identity(directory: Path, config: Config) -> ServerIdentity:
@@ -67,19 +65,4 @@ def load_identity(directory: Path, config: Config) -> ServerIdentity:
     loaded = load_server_identity(directory, config)
     return ServerIdentity(
         loaded.site, loaded.position, loaded.key, config, loaded.site_path, loaded.key_path, loaded.remarks
-    )
-
-
-def resolution_settings(site: Site, position: int, config: Config) -> ResolutionSettings:
-    """Return what responses show of the site and the settings."""
-    policy = PROFILES[config.default_profile]
-    return ResolutionSettings(
-        serial=site.serial,
-        is_primary=site.is_primary,
-        servers=len(site.servers),
-        position=position,
-        hash_option=int(site.hash_option),
-        default_scheme=policy.scheme,
-        default_sensitive=policy.case is CaseRule.SENSITIVE,
-        templates=bool(config.templates.delimiter),
     )

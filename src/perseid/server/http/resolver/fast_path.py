@@ -58,7 +58,7 @@ from perseid.server.native.resolution import (
     is_case_sensitive,
     may_inherit_template,
 )
-from perseid.server.observe.statistics import is_bot
+from perseid.server.observe.tally import is_bot
 from perseid.wire.codes import ResponseCode
 
 from .paths import (
