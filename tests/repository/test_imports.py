@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from perseid.server.processes.fork_server import PRELOADED
 from tests.cli.installation import site
 
 PACKAGES = ("names", "records", "schema", "wire", "client", "ledger", "registry", "server")
@@ -33,6 +34,9 @@ HEAVY = (
 UNUSED_PACKAGES = ("perseid.bulk", "perseid.cli", "perseid.client", "perseid.registry")
 MAX_MODULES = 40
 """Perseid modules in the supervisor, which stays small."""
+
+MAX_RESOLVER_MODULES = 90
+"""Perseid modules before the first response over UDP."""
 
 SERVER_ONLY = {
     "alembic",
@@ -65,6 +69,19 @@ def test_supervisor_loads_only_what_it_uses() -> None:
     assert [module for module in HEAVY if module in loaded] == []
     assert [module for module in ours if module.startswith(UNUSED_PACKAGES)] == []
     assert len(ours) <= MAX_MODULES
+
+
+def test_resolver_loads_only_what_public_resolution_needs() -> None:
+    """It answers before the others are loaded: the fork server loads it first."""
+    assert PRELOADED[0] == "perseid.server.processes.resolver"
+    loaded = loaded_by(PRELOADED[0])
+    late = ("asyncio", "httptools", "OpenSSL", "prometheus_client", "sqlalchemy", "starlette", "uvloop")
+    assert [module for module in late if module in loaded] == []
+    packages = ("commands", "queries", "jobs", "codec", "registry")
+    late_packages = ("perseid.server.http", "perseid.bulk", *(f"perseid.registry.{name}" for name in packages))
+    assert [module for module in loaded if module.startswith(late_packages)] == []
+    ours = [module for module in loaded if module.startswith("perseid.")]
+    assert len(ours) <= MAX_RESOLVER_MODULES
 
 
 def test_worker_starts_without_the_handlers_of_http() -> None:

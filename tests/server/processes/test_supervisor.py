@@ -30,6 +30,7 @@ def supervisor() -> Supervisor:
         [Child("worker-0", "", {})],
         Child("jobs", "", {}),
     )
+    made._resolver = Child("resolver", "", {})
     made._children = [made._writer, *made._workers, made._jobs]
     made._fork_server = Child("forkserver", "", {})
     made._channel = made._forking = None

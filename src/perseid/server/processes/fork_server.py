@@ -35,6 +35,7 @@ from .child import BEAT_SECONDS
 from .title import set_title
 
 PRELOADED: Final = (
+    "perseid.server.processes.resolver",
     "perseid.server.processes.writer",
     "perseid.server.processes.worker",
     "perseid.server.http.dispatch",

@@ -160,6 +160,8 @@ class Child:
     """Whether it, or an earlier process, has been ready."""
     crashes: int = 0
     """How often it ended without having been told to."""
+    handover: socket.socket | None = None
+    """Its end of the socket pair between the resolver and the first worker, until it is forked."""
 
     @property
     def kind(self) -> str:
@@ -196,7 +198,12 @@ class Supervisor:
         self._writer = Child("writer", "perseid.server.processes.writer", writing)
         self._jobs = Child("jobs", "perseid.server.processes.jobs", writing)
         """Started when a worker asks for it; it ends when there are no jobs."""
-        self._children = [self._writer, *self._workers, self._jobs]
+        sockets = {"port": self.port, "udp": [sock.fileno() for sock in udp], "traffic": self._traffic}
+        resolver = "perseid.server.processes.resolver"
+        self._resolver = Child("resolver", resolver, writing | sockets, ("udp", "traffic"))
+        """Answers until the first worker does; it is never restarted."""
+        self._resolver.handover, self._workers[0].handover = socket.socketpair()
+        self._children = [self._resolver, self._writer, *self._workers, self._jobs]
         for number, child in enumerate(self._children):
             child.number = number
         pid, channel = options.fork_server
@@ -252,7 +259,8 @@ class Supervisor:
         else:
             self._watch_fork_server(self._channel)
         # The first worker waits for the writer, which may create files or refuse to start.
-        self._writer.restart_at = self._workers[0].restart_at = monotonic()
+        for child in (self._resolver, self._writer, self._workers[0]):
+            child.restart_at = monotonic()
         self._check_children(monotonic())
         while not self._stopping:
             for key, _ in self._selector.select(self._select_timeout()):
@@ -400,11 +408,14 @@ class Supervisor:
             "news": news,
             "lock": self._runtime.lock,
         }
+        descriptors = (*child.descriptors, "counters", "status", "news", "lock")
+        if child.handover is not None:
+            options["handover"] = child.handover.fileno()
+            descriptors += ("handover",)
         self._forking = child
         self._ended_early.clear()
         try:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended; `_on_exit` asks again
-                descriptors = (*child.descriptors, "counters", "status", "news", "lock")
                 fork_server.request(self._channel, child.module, options, descriptors)
         finally:
             os.close(status_writer)
@@ -425,6 +436,9 @@ class Supervisor:
             self._close_channel()
             return
         self._forking = None
+        if child.handover is not None:
+            child.handover.close()
+            child.handover = None
         child.started = monotonic()
         if child.pid in self._ended_early:
             self._on_exit(child, self._ended_early[child.pid])
@@ -464,18 +478,18 @@ class Supervisor:
             self._close_pipes(child)
         if self._stopping:
             return
+        child.is_ready, child.is_silent = False, True
+        self._note_reloaded(child)
+        if child is self._resolver or (child is self._jobs and code == 0):  # workers answer, or there are no jobs
+            self._shared_counters.beat(child.number, 0.0)
+            self._send_news()
+            return
         if not self._has_started:  # nor can it
             problem = self._problem or f"the server cannot start: {child.name} ended {_format_exit(code)}"
             print(f"perseid: {problem}", file=sys.stderr, flush=True)
             self._stopping, self._exit_code = True, 1
             return
         now = monotonic()
-        child.is_ready, child.is_silent = False, True
-        self._note_reloaded(child)
-        if child is self._jobs and code == 0:  # there are no jobs
-            self._shared_counters.beat(child.number, 0.0)
-            self._send_news()
-            return
         child.crashes += 1
         lifetime = now - child.started
         child.restart_delay = (

@@ -77,6 +77,7 @@ from .accept import AcceptLoop
 from .child import BEAT_SECONDS, ChildOptions, SupervisorLink, parse_options
 from .pools import Pools
 from .remote_ledger import RemoteLedger
+from .resolver import take_over
 from .site_settings import ServerIdentity, load_identity
 
 if TYPE_CHECKING:
@@ -137,6 +138,8 @@ class WorkerOptions(ChildOptions):
     """Descriptors of the buckets for bytes and requests over UDP."""
     connections: int
     """Descriptor of the counters of connections."""
+    handover: int = -1
+    """Socket, connected with the resolver; only of the first worker, at the start of the server."""
 
 
 class ProblemLog:
@@ -339,6 +342,8 @@ class Worker:
         loop.add_reader(self._options.news, self._on_news)
         metrics = socket.socket(fileno=self._options.metrics[0]) if self._options.metrics else None
         with MetricsListener(self._sources, metrics):
+            if self._options.handover >= 0:
+                self._replace_resolver()
             self._serve_sockets({self._options.worker})
             self._beat(loop)
             self._supervisor.report("ready", not isinstance(self._installation.ledger, UnopenedLedger))
@@ -362,6 +367,15 @@ class Worker:
             self._installation.ledger.disconnect()  # first: threads of the pools may wait for the writer
         self._pools.close()
         await self._known_file.save(self._pools.known)
+
+    def _replace_resolver(self) -> None:
+        """Wait until the resolver reads the sockets no more, and continue its counts."""
+        with self._supervisor.starting():
+            counts = take_over(self._options.handover)
+        if counts is not None:
+            tally = self._counts.tally
+            self._counts.continue_udp(counts.responses, counts.udp_bytes)
+            tally.native, tally.unknown, tally.missing = counts.found, counts.unknown, counts.missing
 
     def _load(self, http: HttpServer) -> None:
         """Load the rest of HTTP. A request that needs it waits in the event loop, for seconds on a busy machine."""
