@@ -139,7 +139,7 @@ def run() -> NoReturn:
             _wait(channel, preload, heartbeat)
             received = _receive(channel)
             if received is None:
-                sys.exit(0)
+                _exit(0)
             message, numbers = received
             import_module(message["module"])
             gc.freeze()  # these objects live as long as the process, and their pages stay shared
@@ -154,7 +154,14 @@ def run() -> NoReturn:
         value = options[name]
         options[name] = numbers.pop(0) if isinstance(value, int) else [numbers.pop(0) for _ in value]
     set_title(options["name"], options.get("directory", ""))
-    sys.exit(import_module(message["module"]).main(json.dumps(options)) if _is_known(options["news"]) else 0)
+    _exit(import_module(message["module"]).main(json.dumps(options)) if _is_known(options["news"]) else 0)
+
+
+def _exit(code: int) -> NoReturn:
+    """End without freeing every object on its own, which takes 0.05 s once all modules are loaded."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 class _Heartbeat:
