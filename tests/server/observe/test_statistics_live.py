@@ -15,7 +15,8 @@ from perseid.ledger.statistics import StatisticsStore
 from perseid.names.handle import Handle
 from perseid.registry.commands.lifecycle import Unpublish
 from perseid.registry.installation.installation import Installation
-from perseid.server.observe.statistics import RequestTally, StatisticsRecorder
+from perseid.server.observe.statistics import StatisticsRecorder
+from perseid.server.observe.tally import RequestTally
 from tests.server.installations import NAMES, OPERATOR, PREFIX, copy_to
 from tests.server.live_servers import client_of
 from tests.server.native.native_client import Serving, Via
