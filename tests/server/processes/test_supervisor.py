@@ -194,3 +194,17 @@ def test_guide_lists_every_process() -> None:
     started = set(re.findall(r'Child\(f?"([a-z]+)', inspect.getsource(module)))
     table = GUIDE.read_text().partition("\n| process |")[2].partition("\n\n")[0]
     assert set(re.findall(r"^\| ([a-z]+)", table, re.MULTILINE)) == started | {"supervisor"}
+
+
+def test_start_is_reported_when_the_resolver_has_ended(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[bool] = []
+    monkeypatch.setattr(supervisor, "_print_startup", lambda: reported.append(True))
+    monkeypatch.setattr(supervisor, "_send_news", lambda: None)
+    monkeypatch.setattr(supervisor, "_close_pipes", lambda _child: None)
+    supervisor._shared_counters = SharedCounters.create(len(supervisor._children) + 1)
+    supervisor._has_started = False
+    supervisor._resolver.pid = 100
+    supervisor._on_status(supervisor._workers[0], {"ready": True})
+    assert (reported, supervisor._has_started) == ([], False)
+    supervisor._on_exit(supervisor._resolver, 0)
+    assert (reported, supervisor._has_started) == ([True], True)

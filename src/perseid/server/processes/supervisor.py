@@ -483,6 +483,7 @@ class Supervisor:
         if child is self._resolver or (child is self._jobs and code == 0):  # workers answer, or there are no jobs
             self._shared_counters.beat(child.number, 0.0)
             self._send_news()
+            self._check_started()
             return
         if not self._has_started:  # nor can it
             problem = self._problem or f"the server cannot start: {child.name} ended {_format_exit(code)}"
@@ -561,12 +562,17 @@ class Supervisor:
         child.is_ready = child.was_ready = True
         child.is_silent = False
         self._send_news()
-        if not self._has_started and self._workers[0].is_ready:
-            self._has_started = True  # it serves for all workers
-            for worker in self._workers[1:]:
-                worker.restart_at = 0.0
-            self._print_startup()
-            systemd.ready()
+        self._check_started()
+
+    def _check_started(self) -> None:
+        """Report the start, and start the other workers, when the first worker serves and the resolver has ended."""
+        if self._has_started or self._resolver.pid or not self._workers[0].is_ready:
+            return
+        self._has_started = True  # the first worker serves for all
+        for worker in self._workers[1:]:
+            worker.restart_at = 0.0
+        self._print_startup()
+        systemd.ready()
 
     def _note_reloaded(self, child: Child) -> None:
         """Tell systemd when the last process has reloaded."""
