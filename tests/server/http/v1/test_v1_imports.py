@@ -3,6 +3,7 @@
 import asyncio
 import json
 import secrets
+import shutil
 import threading
 from io import BytesIO
 from pathlib import Path
@@ -91,6 +92,22 @@ def test_import_is_deleted_on_request(importing: Harness) -> None:
     path = f"/imports/{found['id']}"
     assert got(send(importing, "DELETE", path, headers=basic()))["id"] == found["id"]
     problem(get(importing, path), "not-found")
+
+
+def test_check_ends_when_its_import_is_deleted(
+    importing: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    advance = FileCheck.advance
+
+    def delete_first(check: FileCheck) -> bool:
+        shutil.rmtree(str(importing.registry.spool))
+        return advance(check)
+
+    monkeypatch.setattr(FileCheck, "advance", delete_first)
+    monkeypatch.setattr(imports, "SAVE_SECONDS", 0)
+    upload(importing, TABLE)
+    assert not caplog.records, "it is no internal error"
+    assert not Path(str(importing.registry.spool)).exists()
 
 
 @pytest.mark.parametrize("before", ["", "CREATE 12345/batch\n1 URL 86400 1110 UTF8 https://example.org/\n\n"])

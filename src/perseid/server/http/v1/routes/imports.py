@@ -451,12 +451,22 @@ def _close(opening: "Future[FileCheck]") -> None:
         opening.result().close()
 
 
+def _unless_deleted(spooled: SpooledImport, work: Callable[[], T]) -> T:
+    """Do some work on the files of an import. Raises `StateConflict` if its user has deleted them."""
+    try:
+        return work()
+    except FileNotFoundError as error:
+        if spooled.path.exists():
+            raise
+        raise StateConflict(f"Import {spooled.record.id} was deleted", AdviceKind.IMPORT_AGAIN()) from error
+
+
 async def _check(call: ApiCall, registry: AuthorizedRegistry, spooled: SpooledImport) -> None:
     """Check all rows, in slices."""
     jobs = call.request_context.server.api.jobs
 
     async def do(work: Callable[[], T]) -> T:
-        return await retry_when_busy(lambda: call.do(WorkKind.READ, work), jobs)
+        return await retry_when_busy(lambda: call.do(WorkKind.READ, partial(_unless_deleted, spooled, work)), jobs)
 
     def save(check: FileCheck) -> None:
         check.check.save()
