@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.up-to-date
+COMPILED_SOURCES := hatch_build.py src/perseid/compiled/*.c src/perseid/compiled/*.h src/perseid/compiled/*.pyx
 # The PostgreSQL server for tests, at Debian's path.
 POSTGRES := /usr/lib/postgresql/15/bin/postgres
 # A browser and a link checker for the tests of web pages.
@@ -23,8 +24,12 @@ SYSTEMD := /usr/bin/systemd-analyze
 MMDEBSTRAP := /usr/bin/mmdebstrap
 # Compiles the load generator of the benchmarks.
 COMPILER := /usr/bin/cc
+# The C library of the compiled module; without it everything runs in Python.
+LMDB := /usr/include/lmdb.h
 # Where `make wheel` writes.
 DIST ?= dist
+# `make wheel COMPILED=1` builds a wheel with the compiled module, for this Python and machines like this one.
+COMPILED ?=
 # The directory of the demonstration of `make serve`, and more options for `perseid serve`.
 DIR ?= demo-data
 OPTIONS ?=
@@ -69,17 +74,18 @@ help:  ## show the targets
 env: $(STAMP)  ## create or update .venv with the locked versions
 
 # On Debian, python3-venv is a separate package.
-$(STAMP): requirements.lock pyproject.toml src/perseid/__init__.py $(OTHER_PYTHON)
+$(STAMP): requirements.lock pyproject.toml src/perseid/__init__.py $(wildcard $(COMPILED_SOURCES)) $(OTHER_PYTHON)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is required; choose one with: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || tools/debian-packages python3-venv
 	@[ -z "$(OTHER_PYTHON)" ] && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@[ -e $(LMDB) ] || ! command -v apt-get >/dev/null || tools/debian-packages gcc libc6-dev liblmdb-dev || true
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
 # Always the same bytes for the same files: hatchling sorts them and gives them one date.
-wheel: env  ## build the wheel for an installation without a checkout, in dist/
-	$(BIN)/hatchling build --target wheel --directory $(DIST)
+wheel: env  ## build the wheel for an installation without a checkout, in dist/ (COMPILED=1 with the compiled module)
+	PERSEID_BUILD=$(if $(COMPILED),compiled,pure) $(BIN)/hatchling build --target wheel --directory $(DIST)
 
 serve: env  ## run a server with demonstration data (DIR=demo-data, OPTIONS="--native-port 0 --http-port 0 --metrics-port 0")
 	@exec $(BIN)/perseid serve -d $(DIR) --init-demo $(OPTIONS)
@@ -141,7 +147,7 @@ $(BROWSER) $(LINKCHECKER) $(CADDY) $(HAPROXY) $(MMDEBSTRAP): | env
 lint: env  ## check style, types, import contracts and licenses
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict src tests tools bench fuzz
+	$(BIN)/mypy --strict src tests tools bench fuzz hatch_build.py
 	$(BIN)/lint-imports
 	$(BIN)/python tools/licenses.py
 

@@ -58,6 +58,10 @@ NOT_EXECUTED = {
     ("install-on-debian.md", "apt-get install python3-venv"): "changes the machine; see tests/repository/test_wheel.py",
     (
         "install-on-debian.md",
+        "apt-get install gcc libc6-dev python3-dev liblmdb-dev",
+    ): "changes the machine; see tests/repository/test_wheel.py",
+    (
+        "install-on-debian.md",
         "install -m 0644 systemd/perseid.sysusers /usr/lib/sysusers.d/perseid.conf",
     ): "changes the machine; see tests/repository/test_systemd.py",
     (

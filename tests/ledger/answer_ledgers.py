@@ -196,9 +196,9 @@ def limited(pipe: Connection, folder: Path, limit: int) -> None:
         pipe.send((refused, followed, answers.ready, answers.differences(ledger.look)))
 
 
-def report_reads(pipe: Connection, folder: Path, name: bytes) -> None:
+def report_reads(pipe: Connection, folder: Path, name: bytes, compiled: bool = False) -> None:
     """Read one handle and prefix `10.1` repeatedly; report what a read sees that starts after a request."""
-    with AnswersReader(folder) as reader:
+    with AnswersReader(folder, compiled=compiled) as reader:
 
         def seen() -> object:
             try:

@@ -688,11 +688,19 @@ def test_generation_replaced_while_opened_is_followed(
         state = answers._file
         opened = Generation.__init__
 
-        def slow(self: Generation, folder: Path, number: int, map_size: int, *, readonly: bool = False) -> None:
+        def slow(
+            self: Generation,
+            folder: Path,
+            number: int,
+            map_size: int,
+            *,
+            readonly: bool = False,
+            state_file: int | None,
+        ) -> None:
             if number == 1:
                 shutil.rmtree(folder / "1")
                 state.switch(2)
-            opened(self, folder, number, map_size, readonly=readonly)
+            opened(self, folder, number, map_size, readonly=readonly, state_file=state_file)
 
         shutil.copytree(folder / "1", folder / "2")
         monkeypatch.setattr(Generation, "__init__", slow)

@@ -123,7 +123,12 @@ def _install(folder: Path, environ: Environ) -> None:
 
     def run(*arguments: str | Path) -> None:
         done = subprocess.run(
-            [sys.executable, *arguments], cwd=folder, env=environ, check=False, capture_output=True, text=True
+            [sys.executable, *arguments],
+            cwd=folder,
+            env=environ.plus(PERSEID_BUILD="pure"),
+            check=False,
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
 

@@ -19,7 +19,7 @@ def test_wheel_contains_the_whole_package_and_nothing_else(root: Path, installed
     package = {
         str(path.relative_to(source))
         for path in (source / "perseid").rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".so"
     }
     with zipfile.ZipFile(installed.wheel) as archive:
         names = set(archive.namelist())
@@ -41,6 +41,26 @@ def test_make_builds_the_same_bytes_again(
     (wheel,) = tmp_path.iterdir()
     assert wheel.name == installed.wheel.name
     assert wheel.read_bytes() == installed.wheel.read_bytes()
+
+
+def test_wheel_with_the_compiled_module_is_built_with_the_same_bytes_again(
+    root: Path, tmp_path: Path, clean_environ: "Environ"
+) -> None:
+    wheels: list[Path] = []
+    for name in ("one", "two"):
+        command = ["make", "--no-print-directory", "wheel", "COMPILED=1", f"DIST={tmp_path / name}"]
+        done = subprocess.run(
+            command, cwd=root, env=clean_environ, check=False, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        wheels += (tmp_path / name).glob("*.whl")
+    first, second = wheels
+    assert first.name == second.name
+    assert first.read_bytes() == second.read_bytes()
+    with zipfile.ZipFile(first) as archive:
+        (module,) = (name for name in archive.namelist() if name.endswith(".so"))
+    assert module.startswith("perseid/compiled/_native.")
+    assert "none-any" not in first.name
 
 
 def test_installed_server_serves_with_the_packages_of_its_extra_alone(tmp_path: Path, installed: "Installed") -> None:

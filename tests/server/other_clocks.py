@@ -63,7 +63,9 @@ class OtherClock:
         """The environment variables for a process."""
         # Resolvers inherit variables that start with PYTHON, and few others.
         paths = [str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-        return {"PYTHONPATH": os.pathsep.join(paths), "PYTHON_CLOCK_OF_TESTS": str(self.file)}
+        # The compiled module has the clock of the system.
+        settings = {"PYTHON_CLOCK_OF_TESTS": str(self.file), "PERSEID_NATIVE_COMPILED": "false"}
+        return {"PYTHONPATH": os.pathsep.join(paths), **settings}
 
     def now(self) -> float:
         """The time it shows."""

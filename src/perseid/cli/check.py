@@ -17,6 +17,7 @@ from typing import Annotated, Final
 import typer
 
 from perseid.client.remotes import others_have_access
+from perseid.compiled import PROBLEM, describe
 from perseid.ledger.errors import ClockError, CorruptView, LedgerError, ReadOnlyMode, StorageFull
 from perseid.ledger.log.entry import Entry, State
 from perseid.ledger.log.reader import CHUNK
@@ -286,6 +287,15 @@ def port_findings(config: Config) -> Iterator[Finding]:
             )
 
 
+def resolution_finding(config: Config) -> Finding:
+    """Return whether the compiled module serves public resolution over UDP."""
+    message = f"public resolution over UDP runs {describe(enabled=config.native.compiled)}"
+    if not config.native.compiled or not PROBLEM:
+        return Finding("compiled", Level.OK, message)
+    advice = "install the Debian packages gcc and liblmdb-dev, and then Perseid again from its source"
+    return Finding("compiled", Level.NOTE, message, f"{advice}; to do without it, set native.compiled to false")
+
+
 def _port_finding(status: PortStatus, address: str, endpoint: _Endpoint, config: Config) -> Finding:
     if not status.problem:
         return Finding("ports", Level.OK, f"{address} is free")
@@ -353,6 +363,7 @@ def findings(directory: Path, *, quick: bool) -> Iterator[Finding]:
         yield from server_findings(directory, config)
         yield from http_findings(directory, config)
         yield from port_findings(config)
+        yield resolution_finding(config)
     try:
         with Installation.open(directory, writable=False) as installation:
             yield from _clock_findings(installation)

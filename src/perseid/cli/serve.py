@@ -13,6 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
+from perseid.compiled import describe
 from perseid.registry.installation.sections import MAX_WORKERS
 from perseid.registry.installation.settings import FILE_NAME, Config, variable_name
 from perseid.server.processes import CHILD_SIGNALS, fork_server
@@ -22,6 +23,7 @@ from ._commands import Directory, default_directory, resolve_directory
 from ._output import AsJson
 
 LISTENING: Final = "Serving the native protocol at {host} port {port}, over UDP and TCP; metrics at {metrics}."
+RESOLUTION: Final = "Public resolution over UDP runs {how}."
 HTTP: Final = "Serving HTTP at {http}"
 STOP: Final = "Stop with Ctrl-C."
 
@@ -139,17 +141,21 @@ def _set_environment(options: dict[str, str | int | None]) -> None:
 
 def _welcome_lines(target: Path, config: Config, *, init_demo: bool) -> tuple[str, ...]:
     """Return the startup messages, with format fields for addresses that are not known yet."""
-    lines = [LISTENING]
+    lines = [LISTENING, _escape(RESOLUTION.format(how=describe(enabled=config.native.compiled)))]
     if config.http.enabled:
         lines.append(HTTP)
     if init_demo:
         default = default_directory().resolve()
         option = "" if target == default else f" -d {target}"
-        # Braces in a path are not format fields.
-        lines += _COMMANDS_TO_TRY.format(option=option.replace("{", "{{").replace("}", "}}")).splitlines()
+        lines += _COMMANDS_TO_TRY.format(option=_escape(option)).splitlines()
         if config.http.enabled:
             lines += _URLS_TO_TRY.format(address="{http_first}").splitlines()
     return (*lines, STOP)
+
+
+def _escape(text: str) -> str:
+    """Return a text whose braces are not format fields."""
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"serve": serve}

@@ -88,6 +88,7 @@ OTHERS: Mapping[str, tuple[object, str, object]] = {
     "server.workers": (4, "4", 4),
     "native.host": ("::", "::", "::"),
     "native.port": (0, "0", 0),
+    "native.compiled": (False, "no", False),
     "http.enabled": (False, "no", False),
     "http.host": ("localhost", "localhost", "localhost"),
     "http.port": (80, "80", 80),
@@ -172,7 +173,7 @@ def test_every_setting_has_a_valid_default_and_a_description() -> None:
         assert setting.read(setting.default, name) == get(config, name)
         assert setting.about.endswith(".")
     assert not hasattr(config, "__dict__")
-    assert len(SETTINGS) == 91
+    assert len(SETTINGS) == 92
 
 
 def test_profiles_are_those_of_policies() -> None:

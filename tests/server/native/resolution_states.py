@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 
+from perseid.compiled import native
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.record_keys import homed_name, policy_name, record_key
 from perseid.ledger.log.requests import Append, Appended
@@ -106,6 +107,12 @@ class World:
         self.answer = PublicResolver(answers, self.settings, lambda: self.now)
         settings = ServerSettings(SERVER_KEY, self.settings.serial, self.settings.is_primary)
         self.server = Server(settings, Random(1).randbytes)
+
+    def compiled_answer(self, datagram: bytes) -> bytes | None:
+        """The response of the compiled module, which handles sites with one server."""
+        answers = self.registry.ledger.answers
+        finders = {"handles": answers.get, "prefixes": answers.get_prefix}
+        return native.answer(self.settings, lambda store, key: finders[store](key), datagram, int(self.now))
 
     def store(self, records: Iterable[StoredState]) -> None:
         """Replace all records."""

@@ -114,7 +114,7 @@ def ask(service: Service, traffic: TrafficLimit, *datagrams: bytes, all_requests
 
 def _is_read(udp: socket.socket) -> bool:
     try:
-        udp.recv(1, socket.MSG_PEEK)
+        udp.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
         return True
     return False

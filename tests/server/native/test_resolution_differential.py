@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from perseid.ledger.log.entry import State
 from perseid.ledger.log.record_keys import policy_name
+from perseid.ledger.views.answers_format import MAX_PLAIN_KEY
 from perseid.names.handle import CaseRule, Handle, ancestor_prefixes
 from perseid.records.record import Permission, TtlType, Value, ValueRef
 from perseid.records.types import DELEGATION_TYPES
@@ -300,6 +301,7 @@ def test_any_request_gets_the_bytes_of_the_slow_path_or_is_left_to_it(
     for _ in range(REQUESTS):
         requested = generator.request()
         fast = here.answer(requested.to_bytes())
+        compare_compiled(requested, fast, here)
         why = list(reasons(requested, here))
         if not why:
             _, slow = here.slow_path(requested.to_bytes())
@@ -309,6 +311,26 @@ def test_any_request_gets_the_bytes_of_the_slow_path_or_is_left_to_it(
                 assert fast == slow, requested
                 assert packets(slow) == split(Envelope.from_bytes(slow), slow[20:], request=False)
         assert (fast is None) == bool(why), (why, requested)
+
+
+def compare_compiled(requested: RequestFields, fast: bytes | None, here: World) -> None:
+    """The compiled module returns the same, or leaves the request to Python for one of the reasons below."""
+    if here.settings.servers > 1:
+        return  # it does not know which server is responsible
+    compiled = here.compiled_answer(requested.to_bytes())
+    if compiled is None and fast is not None:
+        assert list(reasons_of_the_compiled(requested, here)), requested
+    else:
+        assert compiled == fast, requested
+
+
+def reasons_of_the_compiled(requested: RequestFields, here: World) -> Iterator[str]:
+    """Why the compiled module leaves requests to Python that Python answers."""
+    name = requested.name if b"/" in requested.name else b"0.NA/" + requested.name
+    if len(name) > MAX_PLAIN_KEY:
+        yield "a hash is the key"
+    if sum(fold(record.name).encode() == name.upper() for record in here.records_by_key.values()) > 1:
+        yield "names that differ in case alone"
 
 
 # Where they differ

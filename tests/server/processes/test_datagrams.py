@@ -135,8 +135,6 @@ def test_only_a_wildcard_socket_reads_local_addresses(bound: str, asked: str) ->
             assert len(ancillary) == 1
         else:
             assert isinstance(made, SingleAddressSocket)
-            assert made.receive == udp.recvfrom
-            assert made.send == udp.sendto
             assert ancillary == []
 
 

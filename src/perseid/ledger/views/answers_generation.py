@@ -15,6 +15,7 @@ from typing import Any, Final, Self, TypeAlias
 
 import lmdb
 
+from perseid.compiled import native
 from perseid.ledger.errors import CorruptData, CorruptView
 from perseid.ledger.log.entry import PUBLIC_STATES, Change, Source, State
 from perseid.ledger.log.record_keys import HOMED, POLICY
@@ -74,7 +75,7 @@ _PREFIX_HANDLE = b"0.NA/"
 _HOMED_RECORD = HOMED.encode()
 _POLICY_RECORD = POLICY.encode()
 _REFERRAL_TYPES = frozenset(type_.encode() for type_ in DELEGATION_TYPES)
-_DATABASES = (b"handles", b"prefixes", b"policies", b"past", b"meta")
+_DATABASES: Final = (b"handles", b"prefixes", b"policies", b"past", b"meta")
 
 CORRUPTION_ERRORS: Final = (
     lmdb.CorruptedError,
@@ -85,6 +86,15 @@ CORRUPTION_ERRORS: Final = (
     CorruptData,
 )
 """Errors of a generation that is corrupt; a retry does not help."""
+
+_ERRORS: Final = {
+    -30798: lmdb.NotFoundError,
+    -30797: lmdb.PageNotFoundError,
+    -30796: lmdb.CorruptedError,
+    -30794: lmdb.VersionMismatchError,
+    -30793: lmdb.InvalidError,
+}
+"""Exceptions by the error number of LMDB (lmdb.h), of those that are distinguished."""
 
 Transaction: TypeAlias = "lmdb.Transaction[bytes]"
 Progress: TypeAlias = Callable[[int], object]
@@ -119,7 +129,17 @@ class Generation:
 
     __slots__ = ("begin", "env", "handles", "meta", "number", "past", "policies", "prefixes")
 
-    def __init__(self, folder: Path, number: int, map_size: int, *, readonly: bool = False, new: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        number: int,
+        map_size: int,
+        *,
+        readonly: bool = False,
+        new: bool = False,
+        state_file: int | None = None,
+    ) -> None:
+        """Open or create it; with the descriptor of the state file for reading by the compiled module."""
         path = folder / str(number)
         if new:
             path.mkdir(mode=0o700)
@@ -129,11 +149,15 @@ class Generation:
         elif not (path / "data.mdb").exists():
             raise CorruptData(f"{path} is missing; the answers view will be rebuilt")
         self.number = number
-        self.env = _open_environment(path, map_size, readonly=readonly, new=new)
+        self.env: Any
+        if state_file is not None:
+            self.env = native.Environment(str(path), map_size, _DATABASES, state_file, number, _to_error)
+        else:
+            self.env = _open_environment(path, map_size, readonly=readonly, new=new)
         self.env.reader_check()
-        databases = [self.env.open_db(name, create=new) for name in _DATABASES]
+        databases: list[Any] = [self.env.open_db(name, create=new) for name in _DATABASES]
         self.handles, self.prefixes, self.policies, self.past, self.meta = databases
-        self.begin = self.env.begin
+        self.begin: Callable[..., Transaction] = self.env.begin
         if not new:
             with self.begin() as txn:
                 self.position(txn)  # refuses another layout
@@ -311,6 +335,11 @@ def _open_environment(path: Path, map_size: int, *, readonly: bool, new: bool) -
                 raise
             time.sleep(_OPEN_PAUSE)
     raise AssertionError("unreachable")
+
+
+def _to_error(code: int, text: str) -> lmdb.Error:
+    """The exception for an error of the compiled module."""
+    return _ERRORS.get(code, lmdb.Error)(text)
 
 
 def _merge_change(key: bytes, before: bytes, change: Change) -> bytes | None:

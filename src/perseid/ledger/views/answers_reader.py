@@ -18,7 +18,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 from uuid import UUID, uuid4
 
 import lmdb
@@ -38,6 +38,9 @@ from .answers_format import (
     store_key,
 )
 from .answers_generation import Generation, Position, Transaction
+
+if TYPE_CHECKING:
+    from perseid.compiled import native
 
 STATE_SIZE: Final = 4096
 """One page: the smallest file system block and memory map."""
@@ -68,16 +71,17 @@ class StateFile:
 
     def __init__(self, path: Path, *, writable: bool) -> None:
         self._path = path
-        self._descriptor = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        self.descriptor = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        """Of the open file; it stays this object's."""
         try:
-            status = os.fstat(self._descriptor)
+            status = os.fstat(self.descriptor)
             self._inode = status.st_ino
             if status.st_size != STATE_SIZE:
                 raise _invalid_state_file(path)
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-            self._map = mmap.mmap(self._descriptor, STATE_SIZE, access=access)
+            self._map = mmap.mmap(self.descriptor, STATE_SIZE, access=access)
         except BaseException:
-            os.close(self._descriptor)
+            os.close(self.descriptor)
             raise
         self.words = memoryview(self._map).cast("Q")
         """The file as 64-bit words in native byte order; see the `WORD_…` constants."""
@@ -99,7 +103,7 @@ class StateFile:
     def close(self) -> None:
         self.words.release()
         self._map.close()
-        os.close(self._descriptor)
+        os.close(self.descriptor)
 
     # Reading
 
@@ -125,11 +129,11 @@ class StateFile:
     def _locked(self) -> Iterator[None]:
         """Lock out other threads and processes for a few instructions."""
         with self._lock:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX)
             try:
                 yield
             finally:
-                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+                fcntl.flock(self.descriptor, fcntl.LOCK_UN)
 
     def discard_unusable(self, boot: bytes) -> None:
         """Invalidate an unusable generation for every process."""
@@ -220,8 +224,12 @@ class AnswersReader:
 
     _readonly = True
 
-    def __init__(self, folder: Path, *, map_size: int = MAP_SIZE, boot: bytes | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, map_size: int = MAP_SIZE, boot: bytes | None = None, compiled: bool = False
+    ) -> None:
+        """`compiled`: open LMDB by the compiled module, for threads of its own; see `environment`."""
         self.folder = folder
+        self.compiled = compiled
         self._map_size = map_size
         self._boot = boot_id() if boot is None else boot
         self._state: StateFile | None = None
@@ -326,6 +334,12 @@ class AnswersReader:
             return generation.number, txn.id()
         finally:
             txn.abort()
+
+    @property
+    def environment(self) -> "native.Environment | None":
+        """The open environment, if the compiled module has opened it. It is closed with its last reference."""
+        generation = self._generation
+        return generation.env if generation is not None and self.compiled else None
 
     @property
     def applied(self) -> int:
@@ -438,7 +452,13 @@ class AnswersReader:
                 if not number:
                     break
                 try:
-                    self._generation = Generation(self.folder, number, self._map_size, readonly=self._readonly)
+                    self._generation = Generation(
+                        self.folder,
+                        number,
+                        self._map_size,
+                        readonly=self._readonly,
+                        state_file=self._state.descriptor if self.compiled else None,
+                    )
                 except (lmdb.Error, CorruptData):
                     if self._words[WORD_GENERATION] == number:
                         raise

@@ -271,6 +271,11 @@ class NativeSection(Section, frozen=True):
 
     host: Annotated[_Host, "Address to listen on for the native protocol; 0.0.0.0 or :: for all."] = "127.0.0.1"
     port: Annotated[_Port, "Port of the native protocol, for UDP and TCP; 0 for any free port."] = 2641
+    compiled: Annotated[
+        bool,
+        "Whether public resolution over UDP uses the compiled module, if it is installed. It then needs less of the "
+        "processor.",
+    ] = True
 
 
 class HttpSection(Section, frozen=True):

@@ -28,6 +28,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
@@ -53,7 +54,7 @@ TOO_LARGE_TEXT: Final = b"the response is too long for UDP; use TCP"
 
 _PAGE = 4096  # header size, so that buckets are aligned
 _HEAD = Struct("=QQQ")  # layout, secret, buckets
-_LAYOUT = 0x5045_5253_0002
+_LAYOUT = 0x5045_5253_0004
 _WORD_SIZE = 8
 _NO_LIMIT = -1
 _ALL_NETWORKS = 0  # the bucket of all networks; the others follow
@@ -104,6 +105,13 @@ class NetworkSet:
     def contains_number(self, number: int) -> bool:
         return any(number >> shift == network for shift, network in self._networks)
 
+    def to_bytes(self) -> tuple[tuple[bool, bytes, int], ...]:
+        """Return the networks: whether each is IPv4, an address of 16 bytes that starts with it, and its bits."""
+        return tuple(
+            (bool(network >> _BITS - shift), (network << shift).to_bytes(17, "big")[1:], _BITS - shift)
+            for shift, network in self._networks
+        )
+
 
 def _parse_network(text: str) -> tuple[int, int]:
     """How far to shift an address to compare it with the network, and the network."""
@@ -138,6 +146,35 @@ class RateLimit:
             return False
         self._due = due
         return True
+
+
+_WORD_BITS: Final = (1 << 64) - 1
+
+
+def _mix(x: int) -> int:
+    """The finalizer of SplitMix64."""
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & _WORD_BITS
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & _WORD_BITS
+    return x ^ x >> 31
+
+
+def find_bucket(secret: int, network: int, size: int) -> int:
+    """Return the bucket of a network; `perseid.compiled` does the same."""
+    return _mix(_mix(network ^ secret) + secret & _WORD_BITS) % size
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficBuckets:
+    """A `TrafficLimit` for the compiled module."""
+
+    slots: "memoryview[float]"
+    """The buckets; the first is that of all networks."""
+    secret: int
+    network: tuple[float, float]
+    """Seconds in which one byte is refilled, and in which a whole bucket is."""
+    total: tuple[float, float]
+    exempt: tuple[tuple[bool, bytes, int], ...]
+    """Networks as in `NetworkSet.to_bytes`."""
 
 
 class TrafficLimit:
@@ -211,6 +248,12 @@ class TrafficLimit:
         slots[slot], slots[_ALL_NETWORKS] = due, total
         return True
 
+    @property
+    def buckets(self) -> TrafficBuckets:
+        """The same for the compiled module."""
+        network, total = (self._seconds, self._ahead), (self._total_seconds, self._total_ahead)
+        return TrafficBuckets(self._slots, self._secret, network, total, self._exempt.to_bytes())
+
     def close(self) -> None:
         """Unmap the memory; the creator also closes the descriptor."""
         self._slots.release()
@@ -224,8 +267,7 @@ class TrafficLimit:
         if self._exempt.contains_number(number):
             slot = _NO_LIMIT
         else:
-            # Hashes of integers are the same in every process.
-            slot = 1 + hash((self._secret, _first_bits(number, IPV4_BITS, IPV6_BITS))) % self._size
+            slot = 1 + find_bucket(self._secret, _first_bits(number, IPV4_BITS, IPV6_BITS), self._size)
         self._slot_cache[host] = slot
         return slot
 

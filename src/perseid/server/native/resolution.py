@@ -297,6 +297,7 @@ class PublicResolver:
         "_refused",
         "_settings",
         "_tally",
+        "settings",
     )
 
     def __init__(
@@ -308,7 +309,7 @@ class PublicResolver:
     ) -> None:
         self._get_pair = view.get_pair
         self._get_prefix = view.get_prefix
-        self._settings = settings
+        self.settings = self._settings = settings
         self._clock = clock
         self._plain: dict[bytes, bytes] = {}
         self._prefix = b""  # of the last name

@@ -1,7 +1,7 @@
 """Native protocol over UDP: public resolution, other messages, and replies to repeated requests.
 
-The event loop reads the sockets. The kernel gives all datagrams of a client to one socket, so a worker gets every
-packet of a message.
+The event loop reads the sockets, except that of its worker if there is a compiled module (`udp_thread`). The kernel
+gives all datagrams of a client to one socket, so a worker gets every packet of a message.
 
 A client without a response sends its request again under the same request id. Deployed servers execute it again; here a
 change, or a session setup, is remembered for a minute with its reply, by all processes. Two messages are one request if
@@ -30,13 +30,14 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from perseid.ledger.errors import OutcomeUnknown
+from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.records.site import Transport
 from perseid.server.limits.udp import TOO_LARGE_TEXT, RateLimit, TrafficLimit, short_response
 from perseid.server.observe.access_log import AccessLog
 from perseid.server.processes.datagrams import DatagramSocket, ReturnAddress, is_response, wrap_socket
 from perseid.server.state.state import Entry, SharedState, StateFull, Transaction, is_running
 from perseid.wire import message as envelope_module
-from perseid.wire.codes import ResponseCode
+from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.fragments import MAX_PACKET, Reassembler
 from perseid.wire.framing import Frame
 from perseid.wire.message import Envelope, Message
@@ -44,6 +45,7 @@ from perseid.wire.server import INVALID_LENGTH_TEXT, Reply
 
 from .resolution import MAX_PACKETS
 from .resolution import packets as split_response
+from .udp_thread import UdpThread
 
 RETENTION_SECONDS: Final = 60.0
 """Seconds for which a reply is remembered: deployed clients give up after three."""
@@ -243,28 +245,75 @@ class UdpServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: deque[Callable[[], Coroutine[None, None, None]]] = deque()
         self._refusals = 0
+        self._thread: UdpThread | None = None
 
     @property
     def in_flight(self) -> int:
         """Number of messages being handled, or waiting for it."""
         return len(self._tasks) + len(self._waiting)
 
+    def add_thread(self, udp: socket.socket, answers: AnswersReader) -> None:
+        """Have a thread of the compiled module read a socket, when it is started."""
+        self._thread = UdpThread(udp, answers, self._service.counts)
+        self.configure()
+
+    def configure(self) -> None:
+        """Apply changed limits, settings and access log."""
+        if self._thread is not None:
+            enabled = self._service.native_server.resolution_enabled[Transport.UDP]
+            settings = self._service.public_resolver.settings
+            self._thread.configure(settings, self.limits.traffic, resolves=enabled, logs=self.access is not None)
+
+    def collect_tally(self) -> None:
+        """Add what the thread has counted to the tally of the worker."""
+        if self._thread is not None:
+            self._thread.collect_tally()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread is not stuck, if there is one."""
+        return self._thread is None or self._thread.is_alive
+
     def start(self, loop: asyncio.AbstractEventLoop, udp: socket.socket) -> None:
         """Read a socket, too."""
-        udp.setblocking(False)
-        loop.add_reader(udp.fileno(), self._readable, wrap_socket(udp), udp.getsockname()[1])
+        if self._thread is not None and self._thread.socket is udp:
+            self._thread.start(loop, self._take_from_thread)
+        else:
+            wrapped = wrap_socket(udp)
+            loop.add_reader(udp.fileno(), self._readable, wrapped, udp.getsockname()[1], wrapped.receive)
 
     def stop(self, loop: asyncio.AbstractEventLoop, udp: socket.socket) -> None:
         """Stop reading a socket; started work continues."""
-        loop.remove_reader(udp.fileno())
+        if self._thread is not None and self._thread.socket is udp:
+            self._thread.stop(loop)
+            while self._take_from_thread():
+                pass
+        else:
+            loop.remove_reader(udp.fileno())
+
+    def _take_from_thread(self) -> bool:
+        """Handle some of what the thread has left to the event loop; return whether there may be more."""
+        thread = self._thread
+        if thread is None:
+            return False
+        if datagrams := thread.take():
+            self._readable(thread.wrapped, thread.port, datagrams.receive)
+        thread.use_view()
+        if self.access is not None:
+            for host, code, name, microseconds in (lines := thread.compiled.take_log()):
+                self.access.log_request(host, "udp", OpCode.RESOLUTION, code, name, microseconds)
+            return bool(datagrams or lines)
+        return bool(datagrams)
 
     def purge_expired(self, now: float) -> None:
         """Drop messages whose remaining packets never arrived."""
         self._reassembler.expire(now)
 
-    def _readable(self, udp: DatagramSocket, own_port: int) -> None:  # noqa: C901 - one loop is fastest
+    def _readable(  # noqa: C901 - one loop is fastest
+        self, udp: DatagramSocket, own_port: int, receive: Callable[[int], tuple[bytes, ReturnAddress]]
+    ) -> None:
         service, access, allows = self._service, self.access, self.limits.traffic.allows
-        receive, send, count = udp.receive, udp.send, self._service.counts.count_udp_response
+        send, count = udp.send, self._service.counts.count_udp_response
         respond = service.public_resolver if service.native_server.resolution_enabled[Transport.UDP] else _resolve_none
         started = 0
         for _ in range(MAX_BATCH):

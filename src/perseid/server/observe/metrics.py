@@ -34,6 +34,7 @@ from perseid.wire.message import RESPONSE_CODE
 from .tally import RequestTally
 
 if TYPE_CHECKING:
+    from perseid.compiled import native
     from perseid.ledger.ledger import Ledger
     from perseid.server.native.work import WorkKind
     from perseid.server.processes.pools import PoolStats
@@ -107,7 +108,9 @@ class WorkerCounters:
         self._fast_responses = dict.fromkeys([code.to_bytes(4, "big") for code in ResponseCode], 0)
         self._udp_responses = self._fast_responses.copy()
         self.udp_bytes = 0
-        """Bytes sent over UDP."""
+        """Bytes sent over UDP by the event loop."""
+        self.compiled: native.UdpLoop | None = None
+        """The thread that answers public resolution over UDP, and counts it."""
         self._served: Counter[tuple[Transport, OpCode, ResponseCode | None]] = Counter()
         self._dropped: Counter[str] = Counter()
         self._limited: Counter[str] = Counter()
@@ -158,9 +161,16 @@ class WorkerCounters:
         """Count a limit that was reached. Its name is a label of ours."""
         self._limited[limit] += 1
 
+    def sent_udp_bytes(self) -> int:
+        """Return the bytes sent over UDP."""
+        return self.udp_bytes + (0 if self.compiled is None else self.compiled.counts()[1])
+
     def requests(self) -> Counter[tuple[str, str, str]]:
         """Return requests by transport, operation and code."""
         totals: Counter[tuple[str, str, str]] = Counter()
+        if self.compiled is not None:
+            for number, count in self.compiled.counts()[0].items():
+                totals["udp", RESOLUTION, _code_label(number)] += count
         for transport_name, responses in (("tcp", self._fast_responses), ("udp", self._udp_responses)):
             for code_bytes, count in responses.copy().items():
                 if count:
@@ -190,7 +200,11 @@ class WorkerCounters:
 
     def drops(self) -> Counter[str]:
         """Return dropped datagrams by reason."""
-        return self._dropped.copy()
+        dropped = self._dropped.copy()
+        if self.compiled is not None:
+            _, _, rate_limit, unsent, in_flight = self.compiled.counts()
+            dropped.update({"rate_limit": rate_limit, "unsent": unsent, "in_flight": in_flight})
+        return +dropped
 
     def limits(self) -> Counter[str]:
         """Return how often limits were reached."""
@@ -384,7 +398,7 @@ def read_worker(sources: MetricSources) -> _Samples:
         "perseid_tls_handshakes_total": _samples_by_label(sources.handshakes()),
         "perseid_authentication_failures_total": _samples_by_label(counts.authentication_failures()),
         "perseid_udp_dropped_total": _samples_by_label(counts.drops()),
-        "perseid_udp_sent_bytes_total": _sample(counts.udp_bytes),
+        "perseid_udp_sent_bytes_total": _sample(counts.sent_udp_bytes()),
         "perseid_limits_triggered_total": _samples_by_label(limits),
         "perseid_connections": _sample(sources.connections()),
         "perseid_http_connections": _sample(sources.http_connections()),

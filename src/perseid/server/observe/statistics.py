@@ -7,7 +7,7 @@ changes in the ledger. What a killed worker has not added is lost.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic, time
 from typing import Final
 
@@ -36,6 +36,8 @@ class StatisticsRecorder:
     def __init__(self, tally: RequestTally, store: StatisticsStore, ledger: Ledger, reads_ledger: bool) -> None:
         """`reads_ledger` is whether this worker counts the changes: one of them does."""
         self.enabled = True
+        self.collect: Callable[[], object] = bool
+        """Called before the tally is taken, to add what others have counted."""
         self._tally = tally
         self._store = store
         self._ledger = ledger
@@ -67,6 +69,7 @@ class StatisticsRecorder:
         self._store.close()
 
     async def _flush(self) -> None:
+        self.collect()
         taken = self._tally.take()
         if not self.enabled:
             self._is_behind = self._is_busy = False

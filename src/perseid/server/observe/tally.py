@@ -77,6 +77,17 @@ class RequestTally:
         self.missing: dict[bytes, int] = {}
         """Handles not found."""
 
+    def add(self, found: Mapping[bytes, int], unknown: Mapping[bytes, int], missing: Mapping[bytes, int]) -> None:
+        """Add what the compiled module has counted: records found and not found by prefix, names not found."""
+        for counts, added in ((self.native, found), (self.unknown, unknown)):
+            for prefix, count in added.items():
+                key = prefix if prefix in counts or len(counts) < MAX_COUNTED else b""
+                counts[key] = counts.get(key, 0) + count
+        for requested, count in missing.items():
+            name = requested if b"/" in requested else b"0.NA/" + requested
+            if name in self.missing or len(self.missing) < MAX_MISSING:
+                self.missing[name] = self.missing.get(name, 0) + count
+
     def count_native(self, prefix: bytes) -> None:
         """Count the first record of a prefix; the caller counts further ones in `native` itself."""
         if len(self.native) >= MAX_COUNTED:

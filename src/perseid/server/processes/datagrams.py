@@ -4,7 +4,8 @@ A socket bound to one address sends from that address. One bound to every addres
 from the address that the system finds nearest to the client, which may not be the one that the client used; connected
 clients, NAT and firewalls drop such responses. For these sockets the system reports the local address of each datagram
 and sends the response from it (IP_PKTINFO; RFC 3542). That costs a microsecond for each datagram, so sockets with one
-address do without. Either kind is used through `receive` and `send`; of a `ReturnAddress` only host and port are read.
+address do without. Either kind is used through `receive` and `send`, which never wait whatever the mode of the socket:
+other processes may share it. Of a `ReturnAddress` only host and port are read.
 
 Responses are never answered: with forged addresses, servers could otherwise be made to answer each other forever.
 """
@@ -71,14 +72,25 @@ def is_wildcard(udp: socket.socket) -> bool:
 
 
 class SingleAddressSocket:
-    """A socket bound to one address; calls go directly to the system."""
+    """A socket bound to one address."""
 
-    __slots__ = ("_own", "receive", "send")
+    __slots__ = ("_own", "_receive", "_send")
 
     def __init__(self, udp: socket.socket) -> None:
-        self.receive: Callable[[int], tuple[bytes, ReturnAddress]] = udp.recvfrom
-        self.send: Callable[[bytes, ReturnAddress], object] = udp.sendto
+        self._receive: Callable[[int, int], tuple[bytes, ReturnAddress]] = udp.recvfrom
+        self._send: Callable[[bytes, int, ReturnAddress], object] = udp.sendto
         self._own: ReturnAddress = udp.getsockname()
+
+    def receive(self, size: int) -> tuple[bytes, ReturnAddress]:
+        return self._receive(size, socket.MSG_DONTWAIT)
+
+    def send(self, data: bytes, return_address: ReturnAddress) -> None:
+        """Send a packet to the sender of a datagram."""
+        self._send(data, socket.MSG_DONTWAIT, return_address)
+
+    def return_address(self, sender: Address, _info: bytes) -> ReturnAddress:
+        """Where to send the response to a datagram that another thread has received."""
+        return sender
 
     def is_own(self, return_address: ReturnAddress) -> bool:
         """Whether the sender address is this socket's own, which means that it is forged."""
@@ -101,16 +113,19 @@ class WildcardSocket:
         self._local_addresses: dict[bytes, _Ancillary] = {}
 
     def receive(self, size: int) -> tuple[bytes, ReturnAddress]:
-        datagram, ancillary, _, address = self._receive(size, self._ancillary_size)
-        info = ancillary[0][2] if ancillary else b""
+        datagram, ancillary, _, address = self._receive(size, self._ancillary_size, socket.MSG_DONTWAIT)
+        return datagram, self.return_address(address, ancillary[0][2] if ancillary else b"")
+
+    def return_address(self, sender: Address, info: bytes) -> ReturnAddress:
+        """Where to send the response to a datagram, from the address of its ancillary data."""
         local_address = self._local_addresses.get(info)
         if local_address is None:
             local_address = self._cache(info)
-        return datagram, (address[0], address[1], address, local_address)
+        return sender[0], sender[1], sender, local_address
 
     def send(self, data: bytes, return_address: ReturnAddress) -> None:
         """Send a packet to the sender of a datagram, from the local address that received it."""
-        self._send((data,), return_address[3], 0, return_address[2])
+        self._send((data,), return_address[3], socket.MSG_DONTWAIT, return_address[2])
 
     def is_own(self, return_address: ReturnAddress) -> bool:
         """Whether the sender is this socket: our port, and any address of this machine.

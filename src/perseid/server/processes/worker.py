@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Final
 import uvloop
 
 from perseid.client.errors import ClientError
+from perseid.compiled import PROBLEM
 from perseid.ledger.errors import LedgerError, StorageFull
 from perseid.ledger.ledger import UnopenedLedger
 from perseid.ledger.log.log import Log
@@ -213,12 +214,14 @@ class Worker:
         self._problem_log = ProblemLog()
         self._http = self._create_http(config, server_identity)
         self._sockets = self._create_sockets()
+        self._add_thread()
         self._served: set[int] = set()
         self._sources = self._create_sources()
         self._statistics = StatisticsRecorder(
             self._counts.tally, StatisticsStore(installation.directory), installation.ledger, options.worker == 0
         )
         self._statistics.enabled = config.statistics.enabled
+        self._statistics.collect = self._udp.collect_tally
         self._reloading = asyncio.Lock()
 
     def _create_sockets(self) -> list[list[tuple[UdpServer | AcceptLoop, socket.socket]]]:
@@ -238,6 +241,13 @@ class Worker:
             [(server, socket.socket(fileno=number)) for server, numbers in listed for number in numbers[worker::step]]
             for worker in range(step)
         ]
+
+    def _add_thread(self) -> None:
+        """Have the compiled module read the UDP socket of this worker, if it has one and the module reads the view."""
+        answers = self._installation.ledger.answers
+        own = [sock for server, sock in self._sockets[self._options.worker] if server is self._udp]
+        if own and answers.compiled:
+            self._udp.add_thread(own[0], answers)
 
     def _load_known_clients(self) -> KnownClients:
         if isinstance(self._installation.ledger, UnopenedLedger):  # nobody can authenticate
@@ -383,8 +393,9 @@ class Worker:
             http.load()
 
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Tell the supervisor that the event loop is running."""
-        self._supervisor.beat()
+        """Tell the supervisor that the event loop is running, and the thread beside it."""
+        if self._udp.is_alive:
+            self._supervisor.beat()
         loop.call_later(BEAT_SECONDS, self._beat, loop)
 
     def _on_news(self) -> None:
@@ -551,6 +562,7 @@ class Worker:
                 )
             )
         self._udp.limits = self._udp_limits(config)
+        self._udp.configure()
         self._statistics.enabled = config.statistics.enabled
         _logger.info("settings, keys, certificates and site information were reloaded")
 
@@ -566,7 +578,8 @@ def _open_installation(options: WorkerOptions) -> Installation:
     directory = Path(options.directory)
 
     def open_ledger(log: Log, answers: Path) -> RemoteLedger:
-        return RemoteLedger(log, AnswersReader(answers), Path(options.state))
+        compiled = not PROBLEM and Config.load(directory, os.environ).native.compiled
+        return RemoteLedger(log, AnswersReader(answers, compiled=compiled), Path(options.state))
 
     try:
         return Installation.open(directory, accept_clock=options.accept_clock, open_ledger=open_ledger)

@@ -1,0 +1,39 @@
+"""The compiled module: public resolution over UDP, and the environment of the answers view, in C.
+
+It is optional. `pip install` compiles it where there are a C compiler and LMDB's header file; without it the same work
+is done in Python, which is also its specification. The C files read nothing but requests and the answers view, and
+either may contain any bytes.
+
+    resolution.c  one request and a view: one response, or none, which leaves the request to Python; digests.c
+    view.c        a generation of the answers view, in the LMDB of the system
+    udp.c         a thread that answers the requests of one socket; traffic.c and tally.c are what it counts
+    _native.pyx   what Python needs of them
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from . import _native as native
+
+    problem = ""
+else:
+    try:
+        from . import _native as native
+    except ImportError as error:
+        native, problem = None, str(error)
+    else:
+        problem = ""
+
+PROBLEM: str = problem
+"""Why the compiled module cannot be used; empty if it can."""
+
+__all__ = ["PROBLEM", "native"]
+
+
+def describe(*, enabled: bool) -> str:
+    """Say how public resolution over UDP runs, and why if not compiled."""
+    if not enabled:
+        return "in Python (native.compiled is false)"
+    if PROBLEM:
+        return f"in Python (perseid.compiled: {PROBLEM})"
+    return f"compiled (LMDB {'.'.join(map(str, native.lmdb_version()))})"

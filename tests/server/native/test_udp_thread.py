@@ -1,0 +1,411 @@
+"""The thread of the compiled module answers what the event loop would, and leaves it everything else."""
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perseid.compiled import native
+from perseid.ledger.views.answers import Answers
+from perseid.ledger.views.answers_reader import AnswersReader, StateFile
+from perseid.records.record import Value
+from perseid.server.limits.udp import TOO_MUCH_TEXT, TrafficLimit, find_bucket, short_response
+from perseid.server.native.resolution import PublicResolver, ResolutionSettings, packets
+from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
+from tests.ledger.answer_ledgers import MemoryLedger, process, report_reads, url
+from tests.server.native.resolution_states import RequestFields
+
+NOW = 1_794_724_100
+FOUND = RequestFields(b"10.1/x").to_bytes()
+LONG = RequestFields(b"10.1/long").to_bytes()
+MISSING = RequestFields(b"10.1/none").to_bytes()
+BARE = RequestFields(b"10.7").to_bytes()
+OTHER = RequestFields(b"10.1/x", opcode=OpCode.GET_SITE_INFO).to_bytes()
+"""For the event loop."""
+
+DEADLINE = 30.0
+TIMES = slice(36, 40)
+"""When a response expires, in its first packet."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A view, whose writer has ended."""
+    folder = tmp_path_factory.mktemp("view") / "answers"
+    ledger = MemoryLedger()
+    ledger.append("0.SITE/HOMED/0.NA/10.1", url("homed"))
+    ledger.append("0.SITE/HOMED/0.NA/0.NA", url("homed"))
+    ledger.append("10.1/x", url("https://example.org/x"), Value.text(2, "EMAIL", "x@example.org"))
+    ledger.append("10.1/long", url("y" * 3_000))
+    with Answers(folder) as answers:
+        assert answers.catch_up(ledger.look)
+    return folder
+
+
+@dataclass
+class Threaded:
+    """A thread on a socket, and a client."""
+
+    loop: native.UdpLoop
+    reader: AnswersReader
+    udp: socket.socket
+    client: socket.socket
+    memory: int
+
+    def configure(
+        self, limit: TrafficLimit | None = None, *, resolves: bool = True, logs: bool = False, flags: bool = True
+    ) -> None:
+        limit = limit or TrafficLimit(self.memory, 0, 0)
+        self.loop.configure(
+            ResolutionSettings(is_primary=flags), limit.buckets, TOO_MUCH_TEXT, resolves=resolves, logs=logs
+        )
+
+    def open_view(self) -> None:
+        assert self.reader.ready
+        self.loop.use(self.reader.environment)
+
+    def ask(self, *datagrams: bytes, count: int | None = None) -> list[bytes]:
+        for datagram in datagrams:
+            self.client.send(datagram)
+        return [self.client.recv(600) for _ in range(len(datagrams) if count is None else count)]
+
+    def take(self, count: int) -> list[tuple[bytes, tuple[object, ...], bytes]]:
+        """Wait for datagrams that are left to the event loop."""
+        taken: list[tuple[bytes, tuple[object, ...], bytes]] = []
+        deadline = time.monotonic() + DEADLINE
+        while len(taken) < count and time.monotonic() < deadline:
+            taken += self.loop.take_datagrams()
+        return taken
+
+
+@pytest.fixture(params=["127.0.0.1", "0.0.0.0", "::"])
+def bound(request: pytest.FixtureRequest) -> str:
+    host: str = request.param
+    return host
+
+
+@pytest.fixture
+def threaded(folder: Path) -> Iterator[Threaded]:
+    yield from run_thread(folder, "127.0.0.1")
+
+
+def run_thread(folder: Path, host: str) -> Iterator[Threaded]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    memory = TrafficLimit.create(16)
+    with (
+        socket.socket(family, socket.SOCK_DGRAM) as udp,
+        socket.socket(type=socket.SOCK_DGRAM) as client,
+        AnswersReader(folder, compiled=True) as reader,
+    ):
+        if family == socket.AF_INET6:
+            udp.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            udp.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
+        elif host != "127.0.0.1":
+            udp.setsockopt(socket.IPPROTO_IP, 8, 1)  # IP_PKTINFO
+        udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        udp.bind((host, 0))
+        client.settimeout(DEADLINE)
+        client.connect(("127.0.0.9" if host != "127.0.0.1" else host, udp.getsockname()[1]))
+        threaded = Threaded(native.UdpLoop(udp.fileno()), reader, udp, client, memory)
+        threaded.configure()
+        threaded.open_view()
+        threaded.loop.start()
+        yield threaded
+        threaded.loop.stop()
+    os.close(memory)
+
+
+def expected(reader: AnswersReader, datagram: bytes) -> list[bytes]:
+    """What Python sends, without the time."""
+    response = PublicResolver(reader, ResolutionSettings(), lambda: NOW)(datagram)
+    assert response is not None
+    return [untimed(packet) for packet in packets(response)]
+
+
+def untimed(packet: bytes) -> bytes:
+    """A packet without the time, which only the first one has."""
+    if int.from_bytes(packet[12:16], "big"):
+        return packet
+    return packet[: TIMES.start] + packet[TIMES.stop :]
+
+
+def test_response_is_that_of_python_from_the_address_that_was_asked(folder: Path, bound: str) -> None:
+    """The client is connected, so it gets nothing from another address."""
+    for threaded in run_thread(folder, bound):
+        for datagram in (FOUND, MISSING, BARE, LONG):
+            wanted = expected(threaded.reader, datagram)
+            assert [untimed(packet) for packet in threaded.ask(datagram, count=len(wanted))] == wanted
+        assert threaded.loop.take_datagrams() == []
+
+
+def test_other_messages_are_left_to_the_event_loop_with_their_sender(folder: Path, bound: str) -> None:
+    for threaded in run_thread(folder, bound):
+        threaded.client.send(OTHER)
+        threaded.client.send(bytes(600))
+        ((datagram, sender, info), (cut, _, _)) = threaded.take(2)
+        assert datagram == OTHER
+        assert cut == bytes(513)
+        assert sender[:2] == (f"{'::ffff:' * (':' in bound)}127.0.0.1", threaded.client.getsockname()[1])
+        assert len(info) == {"127.0.0.1": 0, "::": 20}.get(bound, 12)
+
+
+def test_without_a_view_everything_is_left_to_the_event_loop(threaded: Threaded) -> None:
+    threaded.loop.use(None)
+    threaded.client.send(FOUND)
+    assert threaded.take(1)[0][0] == FOUND
+    threaded.open_view()
+    assert threaded.ask(FOUND)
+    threaded.reader.close()
+    threaded.client.send(FOUND)
+    assert threaded.take(1)[0][0] == FOUND
+
+
+def test_view_behind_the_ledger_is_not_used(threaded: Threaded, folder: Path) -> None:
+    state = StateFile(folder / "state", writable=True)
+    state.require(5)
+    threaded.client.send(FOUND)
+    assert threaded.take(1)[0][0] == FOUND
+    state.forget(5)
+    assert threaded.ask(FOUND)
+    state.close()
+
+
+def test_generation_that_is_not_the_current_one_is_not_used(threaded: Threaded, folder: Path) -> None:
+    state = StateFile(folder / "state", writable=True)
+    number = threaded.reader._words[2]
+    state.switch(number + 1)
+    threaded.client.send(FOUND)
+    assert threaded.take(1)[0][0] == FOUND
+    state.switch(number)
+    assert threaded.ask(FOUND)
+    state.close()
+
+
+def test_disabled_resolution_is_left_to_the_event_loop(threaded: Threaded) -> None:
+    threaded.configure(resolves=False)
+    threaded.client.send(FOUND)
+    assert threaded.take(1)[0][0] == FOUND
+
+
+def test_request_from_the_port_of_the_server_is_left_to_the_event_loop(threaded: Threaded) -> None:
+    """Its sender is forged; only Python finds out."""
+    threaded.udp.sendto(FOUND, threaded.udp.getsockname())
+    ((datagram, sender, _),) = threaded.take(1)
+    assert (datagram, sender) == (FOUND, threaded.udp.getsockname())
+
+
+def test_every_other_request_over_the_limit_gets_a_short_refusal(threaded: Threaded) -> None:
+    threaded.configure(TrafficLimit(threaded.memory, 1, 1))
+    answers = threaded.ask(FOUND, FOUND, FOUND, count=2)
+    short = short_response(FOUND, NOW)
+    assert short is not None
+    assert [untimed(answer) for answer in answers] == [untimed(short)] * 2
+    responses, sent, rate_limited, unsent, lost = threaded.loop.counts()
+    assert (responses, sent) == ({int(ResponseCode.ERROR): 2}, 2 * len(short))
+    assert (rate_limited, unsent, lost) == (3, 0, 0)
+
+
+def test_exempt_networks_have_no_limit(threaded: Threaded) -> None:
+    threaded.configure(TrafficLimit(threaded.memory, 1, 1, ["10.0.0.0/8", "127.0.0.0/9"]))
+    assert [untimed(answer) for answer in threaded.ask(FOUND)] == expected(threaded.reader, FOUND)
+
+
+def test_limits_are_those_that_python_counts_in(threaded: Threaded) -> None:
+    limit = TrafficLimit(threaded.memory, 1, 1_000)
+    threaded.configure(limit)
+    cost = len(threaded.ask(FOUND)[0]) - len(FOUND)
+    now = time.monotonic()
+    assert not limit.allows("127.0.0.200", 1_000 - cost + 30, now)
+    assert limit.allows("127.0.0.200", 1_000 - cost - 30, now)
+
+
+def test_requests_are_counted(threaded: Threaded) -> None:
+    answers = threaded.ask(FOUND, FOUND, MISSING, BARE)
+    responses, sent, *others = threaded.loop.counts()
+    assert responses == {int(ResponseCode.SUCCESS): 2, int(ResponseCode.HANDLE_NOT_FOUND): 2}
+    assert sent == sum(map(len, answers))
+    assert others == [0, 0, 0]
+    tally = ({b"10.1": 2}, {b"10.1": 1, b"0.NA": 1}, {b"10.1/none": 1, b"10.7": 1})
+    assert threaded.loop.take_tally() == tally
+    assert threaded.loop.take_tally() == ({}, {}, {})
+
+
+def test_many_different_names_are_counted_together(threaded: Threaded) -> None:
+    for start in range(0, 3_000, 50):
+        threaded.ask(*[RequestFields(b"10.1/n%d" % number).to_bytes() for number in range(start, start + 50)])
+    _, unknown, missing = threaded.loop.take_tally()
+    assert unknown == {b"10.1": 3_000}
+    assert 1_500 < len(missing) < 2_000
+
+
+def test_answers_are_logged_if_the_settings_say_so(threaded: Threaded) -> None:
+    threaded.configure(logs=True)
+    threaded.ask(FOUND, MISSING)
+    lines: list[tuple[str, int, bytes, int]] = []
+    while len(lines) < 2:
+        lines += threaded.loop.take_log()
+    assert [line[:3] for line in lines] == [("127.0.0.1", 1, b"10.1/x"), ("127.0.0.1", 100, b"10.1/none")]
+
+
+def test_socket_is_left_alone_while_the_event_loop_takes_nothing(threaded: Threaded) -> None:
+    """So that other workers can serve it; what was read before is not lost."""
+    threaded.client.send(OTHER)
+    deadline = time.monotonic() + DEADLINE
+    left: list[bytes] = []
+    while not left and time.monotonic() < deadline:
+        threaded.client.send(MISSING)
+        threaded.client.settimeout(0.3)
+        try:
+            threaded.client.recv(600)
+        except TimeoutError:
+            left.append(threaded.udp.recv(600, socket.MSG_DONTWAIT))
+    assert left == [MISSING]
+    assert time.monotonic() - threaded.loop.last_beat < DEADLINE, "it says that it is alive"
+    threaded.client.settimeout(DEADLINE)
+    assert threaded.take(1)[0][0] == OTHER
+    assert [untimed(answer) for answer in threaded.ask(FOUND)] == expected(threaded.reader, FOUND)
+
+
+def test_more_datagrams_than_the_queue_has_room_for_are_counted(threaded: Threaded) -> None:
+    threaded.loop.stop()
+    for _ in range(300):
+        threaded.client.send(OTHER)
+    threaded.loop.start()
+    taken = threaded.take(256)
+    deadline = time.monotonic() + DEADLINE
+    while len(taken) + threaded.loop.counts()[4] < 300 and time.monotonic() < deadline:
+        taken += threaded.loop.take_datagrams()
+    assert len(taken) + threaded.loop.counts()[4] == 300
+
+
+def test_thread_can_be_stopped_and_started(threaded: Threaded) -> None:
+    for _ in range(3):
+        threaded.loop.stop()
+        threaded.client.send(FOUND)
+        threaded.loop.start()
+        assert len(threaded.ask(count=1)) == 1
+
+
+def test_unreachable_sender_does_not_stop_the_others(threaded: Threaded) -> None:
+    with socket.socket(type=socket.SOCK_DGRAM) as gone:
+        gone.bind(("127.0.0.1", 0))
+        gone.sendto(FOUND, threaded.udp.getsockname())
+    for _ in range(3):
+        assert threaded.ask(FOUND)
+
+
+def test_environment_reads_what_python_reads(folder: Path) -> None:
+    with AnswersReader(folder) as reader:
+        seen = reader.get_pair(b"10.1", b"10.1/x"), reader.applied, reader.stamp, reader.get(b"10.1/none")
+    with AnswersReader(folder, compiled=True) as compiled:
+        assert (
+            compiled.get_pair(b"10.1", b"10.1/x"),
+            compiled.applied,
+            compiled.stamp,
+            compiled.get(b"10.1/none"),
+        ) == seen
+        assert compiled.environment is not None
+        with compiled.snapshot() as first, compiled.snapshot() as second:
+            assert first.stamp == second.stamp
+
+
+def test_reader_in_another_process_follows_the_writer(tmp_path: Path) -> None:
+    ledger = MemoryLedger()
+    ledger.append("10.1/x", url("1"))
+    with (
+        Answers(tmp_path) as answers,
+        process(report_reads, tmp_path, b"10.1/x", True) as (_, pipe),
+    ):
+        assert answers.catch_up(ledger.look)
+        assert pipe.recv() == "reading"
+        for number in range(2, 5):
+            entry = ledger.append("10.1/x", url(str(number)))
+            assert answers.apply([entry])
+            pipe.send("look")
+            assert pipe.recv() == (tuple(entry.contents), False)
+            assert answers.rebuild(ledger.look)
+            pipe.send("look")
+            assert pipe.recv() == (tuple(entry.contents), False)
+        pipe.send("stop")
+
+
+# What it has in common with Python
+
+
+@given(secret=st.integers(0, (1 << 56) - 1), network=st.integers(0, (1 << 57) - 1), size=st.integers(1, 1 << 40))
+def test_buckets_are_those_of_python(secret: int, network: int, size: int) -> None:
+    assert native.find_bucket(secret, network, size) == find_bucket(secret, network, size)
+
+
+@given(
+    name=st.binary(min_size=1, max_size=300),
+    flags=st.integers(0, (1 << 32) - 1),
+    minor=st.integers(0, 11),
+    suggested=st.integers(0, 11) | st.none(),
+    text=st.sampled_from((TOO_MUCH_TEXT, b"", b"x" * 60)),
+)
+@settings(deadline=None)
+def test_refusal_is_that_of_python(name: bytes, flags: int, minor: int, suggested: int | None, text: bytes) -> None:
+    version = None if suggested is None else Version(2, suggested)
+    datagram = RequestFields(name, flags=flags, version=Version(2, minor), suggested=version).to_bytes()
+    assert native.refuse(datagram, text, NOW) == short_response(datagram, NOW, text)
+
+
+class AnyView:
+    """A view with any bytes."""
+
+    def __init__(self, handles: bytes | None, prefixes: bytes | None) -> None:
+        self._handles, self._prefixes = handles, prefixes
+
+    def get_pair(self, _prefix: bytes, _name: bytes) -> tuple[bytes | None, bytes | None]:
+        return self._prefixes, self._handles
+
+    def get_prefix(self, _prefix: bytes) -> bytes | None:
+        return self._prefixes
+
+    def find(self, store: str, _key: bytes) -> bytes | None:
+        return self._handles if store == "handles" else self._prefixes
+
+
+VALUE = url("https://example.org/x").to_bytes()
+ITEM = bytes([0x01, *bytes(13), 1, len(VALUE)]) + VALUE
+some_bytes = st.binary(max_size=80)
+
+
+@st.composite
+def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
+    """An item with some bytes replaced, removed or added."""
+    data = bytearray(whole)
+    for _ in range(draw(st.integers(0, 4))):
+        at = draw(st.integers(0, len(data)))
+        data[at : at + draw(st.integers(0, 3))] = draw(st.binary(max_size=3))
+    return bytes(data)
+
+
+REFERRALS = bytes([0x01, 0, 1, len(VALUE)]) + VALUE
+
+
+@given(
+    handles=st.none() | damaged(ITEM) | some_bytes,
+    prefixes=st.none() | damaged(b"\x01\x00\x00") | damaged(REFERRALS) | some_bytes,
+    datagram=damaged(FOUND) | damaged(BARE) | damaged(RequestFields(b"10.1/x", (1,), ("URL", "e.")).to_bytes()),
+    public_only=st.booleans(),
+)
+@settings(max_examples=1_000, deadline=None)
+def test_any_bytes_give_the_response_of_python_or_none(
+    handles: bytes | None, prefixes: bytes | None, datagram: bytes, public_only: bool
+) -> None:
+    if public_only and len(datagram) > 32:
+        flags = int.from_bytes(datagram[28:32], "big") | int(DEFAULT_FLAGS | OpFlag.PUBLIC_ONLY)
+        datagram = datagram[:28] + flags.to_bytes(4, "big") + datagram[32:]
+    view: Any = AnyView(handles, prefixes)
+    compiled = native.answer(ResolutionSettings(), view.find, datagram, NOW)
+    python = PublicResolver(view, ResolutionSettings(), lambda: NOW)(datagram)
+    assert compiled in (None, python)
