@@ -90,6 +90,7 @@ class AdviceKind(Enum):
     STOP_HOSTING_OR_KEEP_PUBLIC = "Keep it public, or stop hosting the prefix"
     STOP_HOSTING_OR_TRANSFER = "Transfer the prefix, or stop hosting it"
     USE_BARE_PREFIX = "Write the prefix alone: {prefix}"
+    USE_OTHER_SERVER = "Use that server: {address}"
     USE_OTHER_INSTALLATION = "Use another installation"
 
     # Handles

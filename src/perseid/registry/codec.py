@@ -91,6 +91,7 @@ from .results import (
     InvalidTimestamp,
     MintResult,
     NotPublic,
+    OtherServer,
     OutOfSpace,
     PrefixNotHosted,
     ReadOnly,
@@ -139,8 +140,8 @@ _REFUSALS: Final[dict[str, type[Refused]]] = {
     kind.__name__: kind
     for kind in (
         *(ConditionFailed, CounterClosed, InactiveToken, InvalidQuery, InvalidRequest, InvalidTimestamp, NotPublic),
-        *(OutOfSpace, PrefixNotHosted, ReadOnly, ReferralError, Refused, RetryLater, StateConflict, UndoConflict),
-        WrongClock,
+        *(OtherServer, OutOfSpace, PrefixNotHosted, ReadOnly, ReferralError, Refused, RetryLater, StateConflict),
+        *(UndoConflict, WrongClock),
     )
 }
 _LEDGER_ERRORS: Final[dict[str, type[LedgerError]]] = {

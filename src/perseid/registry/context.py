@@ -35,7 +35,7 @@ from perseid.wire.codes import ResponseCode
 
 from .advice import AdviceKind
 from .identity import Identity, KeyIdentity, effective_identity
-from .results import InvalidRequest, NotPublic, PrefixNotHosted, ReferralError, Refused, StateConflict
+from .results import InvalidRequest, NotPublic, OtherServer, PrefixNotHosted, ReferralError, Refused, StateConflict
 from .snapshot import SITE_PREFIX, Snapshot, StoredRecord, values_of_type
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class Context:
             reason = f"{display_name(handle)} is reserved for the installation and is not a handle"
             raise Refused(ResponseCode.SERVER_NOT_RESP, reason)
         if not self.snapshot.is_responsible(handle):
-            raise not_hosted(handle.prefix, handle)
+            raise other_server(self.snapshot, handle) or not_hosted(handle.prefix, handle)
         stored = self.snapshot.stored(handle, new=new)
         if refer and not stored.exists and (values := self.snapshot.referral(handle)):
             raise ReferralError(values)
@@ -290,6 +290,18 @@ def not_hosted(prefix: str, handle: Handle | None = None) -> PrefixNotHosted:
     else:
         advice = AdviceKind.HOST_PREFIX(prefix=prefix)
     return PrefixNotHosted(ResponseCode.SERVER_NOT_RESP, reason, advice)
+
+
+def other_server(snapshot: Snapshot, handle: Handle) -> OtherServer | None:
+    """The refusal for a handle of another server of this site; None if it is not one."""
+    partition = snapshot.rules.partition
+    position = None if partition is None else partition.find_other(handle)
+    if partition is None or position is None or not snapshot.hosts_prefix(handle.prefix):
+        return None
+    what = display_name(handle) if partition.find_other_of_prefix(handle.prefix) is None else f"Prefix {handle.prefix}"
+    reason = f"{what} belongs to server {position + 1} of this site; this is server {partition.position + 1}"
+    advice = AdviceKind.USE_OTHER_SERVER(address=partition.address(position))
+    return OtherServer(ResponseCode.SERVER_NOT_RESP, reason, advice)
 
 
 def name_too_long(name: str) -> Refused:

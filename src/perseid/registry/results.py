@@ -108,6 +108,12 @@ class PrefixNotHosted(Refused):
     """The prefix is not hosted here."""
 
 
+class OtherServer(Refused):
+    """Another server of this site is responsible for the handle."""
+
+    problem_type = "other-server"
+
+
 class ReferralError(Refused):
     """Another service hosts the prefix."""
 

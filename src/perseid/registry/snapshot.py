@@ -42,8 +42,10 @@ from perseid.wire.codes import ResponseCode
 from .advice import AdviceKind
 from .results import Refused
 
-if TYPE_CHECKING:  # resolution needs no SQL
+if TYPE_CHECKING:  # resolution needs no SQL, and few installations have a partition
     from perseid.ledger.log.reader import LogReader
+
+    from .partition import Partition
 
 POLICY_TYPE: Final = "PERSEID_POLICY"
 """The type of the value that contains a policy."""
@@ -77,6 +79,8 @@ class Rules:
     """The resolvers of this server, whose URLs are read as handles like those of `KNOWN_RESOLVERS`."""
     url_schemes: tuple[str, ...] = URL_SCHEMES
     """The schemes of URLs that the web resolver redirects to."""
+    partition: "Partition | None" = None
+    """The servers of this site, if it has several: each is responsible for its share of the handles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,9 +333,16 @@ class Snapshot:
         entry = self.entry(_homed_key(name))
         return entry is not None and entry.state is State.NORMAL
 
+    def hosts_prefix(self, prefix: str) -> bool:
+        """Whether this server hosts a prefix: all of its handles, or its share of them."""
+        return self.is_homed(f"{PREFIX_OF_PREFIXES}/{prefix}") or self.is_homed(prefix)
+
     def is_responsible(self, handle: Handle) -> bool:
         """Whether this server is responsible for a handle (§12.1 of the protocol)."""
-        if self.is_homed(f"{PREFIX_OF_PREFIXES}/{handle.prefix}") or self.is_homed(handle.prefix):
+        partition = self.rules.partition
+        if partition is not None and partition.find_other(handle) is not None:
+            return False
+        if self.hosts_prefix(handle.prefix):
             return True
         if not handle.is_prefix_handle:
             return False

@@ -187,6 +187,13 @@ _TYPES: Final = (
         codes=(301, 302, 303),
     ),
     ProblemType(
+        "other-server",
+        421,
+        "Other server responsible",
+        "The handles of this site are divided among several servers, and another one has this handle. `advice` names "
+        "it, as does the parameter `address` of the advice. Send the request there, with credentials for that server.",
+    ),
+    ProblemType(
         "method-not-allowed",
         405,
         "Method not allowed",

@@ -334,6 +334,7 @@ def test_settings_decide_whether_other_servers_are_asked(tmp_path: Path) -> None
     assert load("self", "") is None
     found = load("self", "root.bin")
     assert found is not None
+    assert found._load_root is not None
     assert found._load_root().sites == (OTHER_SITE,)
     for both in (("global", ""), ("self", "global")):
         found = load(*both)

@@ -194,7 +194,7 @@ class Revoke(Deferrable):
 def get_prefix_handle(context: Context, prefix: str) -> StoredRecord:
     """The record of a prefix handle that is hosted here. Raises `Refused`."""
     check_prefix(prefix)
-    if not context.snapshot.is_responsible(Handle(prefix, "…")):
+    if not context.snapshot.hosts_prefix(prefix):
         raise not_hosted(prefix)
     handle = Handle(PREFIX_OF_PREFIXES, fold(prefix))
     if not context.snapshot.is_responsible(handle):

@@ -40,6 +40,7 @@ from perseid.registry.context import (
     check_open,
     defer,
     not_hosted,
+    other_server,
 )
 from perseid.registry.identity import Identity
 from perseid.registry.policy.policy import Policy
@@ -340,16 +341,20 @@ class MintPlan:
             source, exists = self._source(snapshot.reader), snapshot.reader.exists
         new: dict[bytes, Handle] = {}
         tried = 0
+        partition = self.context.snapshot.rules.partition
         while len(new) < count and tried < MAX_CANDIDATES:
             missing = min(count - len(new), MAX_CANDIDATES - tried)
             tried += missing
             for handle in self._candidates(source, missing):
+                if partition is not None and partition.find_other(handle) is not None:
+                    continue
                 stored = self.stored(handle)
                 if stored.key not in new and not exists(stored.key):
                     new[stored.key] = stored.handle
         handles = list(new.values())[: len(new) // each * each]
         if not handles:
-            reason = f"All {tried:,} handles that were tried under {display_name(self.start)} already exist"
+            share = "" if partition is None else ", or belong to other servers of this site"
+            reason = f"All {tried:,} handles that were tried under {display_name(self.start)} already exist{share}"
             raise RetryLater(MIN_WAIT, self.command.since, reason, self.policy.line("scheme"))
         return handles
 
@@ -408,8 +413,11 @@ def _plan_minting(context: Context, command: Generate) -> MintPlan:
     """How to mint in the namespace, if that is possible; raises `Refused`. `check` tells whether the caller can."""
     prefix, _, start = command.where.partition("/")
     check_prefix(prefix)
-    if not context.snapshot.is_responsible(Handle(prefix, "…")):
+    if not context.snapshot.hosts_prefix(prefix):
         raise not_hosted(prefix)
+    partition = context.snapshot.rules.partition
+    if partition is not None and partition.find_other_of_prefix(prefix) is not None:
+        raise other_server(context.snapshot, Handle(prefix, "…")) or not_hosted(prefix)
     policy = context.snapshot.policy(prefix)
     try:
         scheme = policy.suffix_scheme()

@@ -42,9 +42,10 @@ from perseid.registry.context import (
     check_indexes,
     check_open,
     not_found,
+    other_server,
     still_reserved,
 )
-from perseid.registry.identity import Anonymous, TokenIdentity
+from perseid.registry.identity import Anonymous, LocalIdentity, TokenIdentity
 from perseid.registry.policy.policy import Audience
 from perseid.registry.results import NOT_A_PREFIX_HANDLE, ChangeResult, Refused, StateConflict
 from perseid.registry.snapshot import SITE_PREFIX, StoredRecord, values_of_type
@@ -233,11 +234,18 @@ class Delete(Deferrable):
     handle: Handle
 
     def decide(self, context: Context) -> Plan[ChangeResult]:
-        """§16.3: identity, existence, permission. The prefix need not be homed, so that strays can be deleted."""
+        """§16.3: identity, existence, permission. The prefix need not be homed, so that strays can be deleted.
+
+        A handle that belongs to another server of this site is deleted there; an operator can delete its copy here.
+        """
         if fold(self.handle.prefix) == SITE_PREFIX or context.snapshot.is_responsible(self.handle):
             stored = context.get_for_update(self.handle)
         else:
             stored = context.snapshot.stored(self.handle)
+            if (other := other_server(context.snapshot, self.handle)) is not None:
+                if not (stored.exists and isinstance(context.identity, LocalIdentity)):
+                    raise other
+                context.warn(f"{other.reason}. Only the copy that was left here is deleted")
         require_identity(context, f"delete {display_name(self.handle)}")
         require_record(context, stored, Scope.DELETE)
         context.require(permissions.delete(stored.handle))

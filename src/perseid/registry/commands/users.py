@@ -160,7 +160,7 @@ class AddUser(Deferrable):
             if len(text) > MAX_NAME or not text.isprintable():
                 reason = f"{display_name(text)} is not one printable line of at most {MAX_NAME} characters"
                 raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.ONE_LINE_NAME())
-        if not context.snapshot.is_responsible(Handle(self.prefix, "…")):
+        if not context.snapshot.hosts_prefix(self.prefix):
             raise not_hosted(self.prefix)
         policy = context.snapshot.policy(self.prefix)
         handle = self._parse_handle() if policy.suffix_scheme() is None else None

@@ -18,6 +18,12 @@ from perseid.ledger.errors import LedgerError
 from perseid.ledger.store.directory import DIRECTORY_MODE, UnsuitableDirectory, open_new, prepare, sync_directory
 from perseid.names.errors import quote_text
 
+KEYS_NAME: Final = "keys"
+SITE_BINARY: Final = "siteinfo.bin"
+SITE_JSON: Final = "siteinfo.json"
+SITE_NAMES: Final = (SITE_BINARY, SITE_JSON)
+"""The folder and the files of `site`, for modules that do not load keys."""
+
 OTHERS_WRITE: Final = 0o022
 OTHERS_READ: Final = 0o077
 """Permission bits that others must not have, for `check_mode`."""

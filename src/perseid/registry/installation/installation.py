@@ -162,7 +162,8 @@ class Installation:
     def registry(self, config: Config | None = None) -> Registry:
         """Return a registry on the ledger, with the rules of these settings; by default those it was opened with."""
         config = config or self.config
-        return Registry(self.ledger, rules_of(config), self.directory / SPOOL_NAME, StatisticsStore(self.directory))
+        rules = rules_of(config, self.directory)
+        return Registry(self.ledger, rules, self.directory / SPOOL_NAME, StatisticsStore(self.directory))
 
     def close(self) -> None:
         """Complete pending work and release all resources."""

@@ -8,21 +8,27 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from perseid.ledger.errors import AnswersUnavailable, CorruptData, ReadOnlyStore
 from perseid.ledger.store.directory import prepare
 from perseid.ledger.store.sqlite import find_end
 from perseid.ledger.views.answers_generation import Position
 from perseid.ledger.views.answers_reader import AnswersReader, AnswersSnapshot
+from perseid.records.binary import Reader
+from perseid.records.errors import InvalidData
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.snapshot import LedgerNeeded, PublicSnapshot, Rules
 
-from .files import OTHERS_READ, OTHERS_WRITE, InstallationError, check_mode
+from .files import KEYS_NAME, OTHERS_READ, OTHERS_WRITE, SITE_NAMES, InstallationError, check_mode
 from .settings import FILE_NAME, Config
+
+if TYPE_CHECKING:
+    from perseid.registry.partition import Partition
 
 LEDGER_NAME: Final = "ledger.db"
 ANSWERS_NAME: Final = "answers"
+_BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
 
 
 class NoInstallation(InstallationError):
@@ -41,7 +47,7 @@ def open_public_view(directory: Path) -> Iterator[PublicSnapshot]:
         with AnswersReader(directory / ANSWERS_NAME) as answers, answers.snapshot() as view:
             if not is_current(directory, config, view):
                 raise LedgerNeeded
-            yield PublicSnapshot(view, rules_of(config), short_only=False)
+            yield PublicSnapshot(view, rules_of(config, directory), short_only=False)
     except (AnswersUnavailable, CorruptData) as problem:
         raise LedgerNeeded from problem
 
@@ -54,11 +60,49 @@ def is_current(directory: Path, config: Config, view: AnswersSnapshot) -> bool:
     return end is not None and view.position == Position(*end)
 
 
-def rules_of(config: Config) -> Rules:
-    """The rules of these settings."""
+def rules_of(config: Config, directory: Path) -> Rules:
+    """The rules of these settings, and of the site if it has several servers."""
     default, http = PROFILES[config.default_profile], config.http
     listing, delimiter = config.server.listing_allowed, config.templates.delimiter
-    return Rules(config.administration, default, listing, delimiter, http.resolvers, http.schemes)
+    partition = _load_partition(config, directory)
+    return Rules(config.administration, default, listing, delimiter, http.resolvers, http.schemes, partition)
+
+
+def _load_partition(config: Config, directory: Path) -> "Partition | None":
+    """The share of this server; None if it is the only one of its site."""
+    if config.site.position == 1 and not has_several_servers(directory):
+        return None
+    from .partition import load_partition  # noqa: PLC0415 - it loads keys, which few commands need
+
+    return load_partition(directory, config)
+
+
+def has_several_servers(directory: Path) -> bool:
+    """Whether some site information in a directory describes several servers. It is quick: every command asks."""
+    for folder in (directory / KEYS_NAME, directory):
+        for name in SITE_NAMES:
+            try:
+                data = (folder / name).read_bytes()
+            except OSError:
+                continue
+            if _count_servers(data) > 1:
+                return True
+    return False
+
+
+def _count_servers(data: bytes) -> int:
+    if data.lstrip(_BEFORE_JSON).startswith(b"{"):
+        return data.count(b'erverId"')
+    reader = Reader(data)
+    try:
+        reader.raw(8)
+        reader.bytes_()
+        for _ in range(reader.count(8)):
+            reader.bytes_()
+            reader.bytes_()
+        return reader.i32()
+    except InvalidData:
+        return 0
 
 
 def load_settings(directory: Path, *, writable: bool = True, environ: Mapping[str, str] | None = None) -> Config:

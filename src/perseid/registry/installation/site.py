@@ -50,14 +50,14 @@ from perseid.records.private_keys import (
 from perseid.records.site import Attribute, Interface, PrimaryMask, Purpose, Server, Site, Transport
 from perseid.wire.message import UNKNOWN_SERIAL
 
+from .files import KEYS_NAME as KEYS_NAME  # noqa: PLC0414 - re-exported
 from .files import OTHERS_READ, OTHERS_WRITE, InstallationError, check_mode, read_file, replace_file, write_file
+from .files import SITE_BINARY as SITE_BINARY  # noqa: PLC0414
+from .files import SITE_JSON as SITE_JSON  # noqa: PLC0414
+from .files import SITE_NAMES as SITE_NAMES  # noqa: PLC0414
 from .sections import HttpSection, NativeSection
 from .settings import Config, variable_name
 
-KEYS_NAME: Final = "keys"
-SITE_BINARY: Final = "siteinfo.bin"
-SITE_JSON: Final = "siteinfo.json"
-SITE_NAMES: Final = (SITE_BINARY, SITE_JSON)
 SERVER_KEY: Final = "privkey.bin"
 NEXT_SERVER_KEY: Final = f"{SERVER_KEY}.next"
 """The next key, during a rotation."""
@@ -345,7 +345,7 @@ def rotate(directory: Path, config: Config) -> RotationResult:
             key = generate_key()
             site = build_site(config, key.public) if form is None else with_key(form.site, position, key.public)
             _write_next(folder / NEXT_SERVER_KEY, key, load_passphrase(directory, config)[0])
-        paths = _write_site(directory if form is None else form.path.parent, site)
+        paths = write_site(directory if form is None else form.path.parent, site)
         (folder / NEXT_SERVER_KEY).replace(folder / SERVER_KEY)
         sync_directory(folder)
         replace_file(folder / PUBLIC_KEY, key.public.to_bytes())
@@ -365,7 +365,7 @@ def take_over(directory: Path, config: Config, site: Site, key: PrivateKey) -> t
             if path.exists():
                 replace_file(path.with_name(f"{path.name}{BEFORE_SUFFIX}"), path.read_bytes())
         _write_next(folder / NEXT_SERVER_KEY, key, load_passphrase(directory, config)[0])
-        paths = _write_site(place, site)
+        paths = write_site(place, site)
         (folder / NEXT_SERVER_KEY).replace(folder / SERVER_KEY)
         sync_directory(folder)
         replace_file(folder / PUBLIC_KEY, key.public.to_bytes())
@@ -404,7 +404,8 @@ def _write_next(path: Path, key: PrivateKey, passphrase: bytes | None) -> None:
     sync_directory(path.parent)
 
 
-def _write_site(folder: Path, site: Site) -> tuple[Path, ...]:
+def write_site(folder: Path, site: Site) -> tuple[Path, ...]:
+    """Write both forms of the site information, and return their paths."""
     paths = []
     for name, data in encode_site(site):
         replace_file(folder / name, data)

@@ -230,7 +230,7 @@ class _Start:
         check_text(order.where)
         check_prefix(order.prefix)
         require_identity(context, f"transfer {display_name(order.where)}")
-        if not snapshot.is_responsible(Handle(order.prefix, "…")):
+        if not snapshot.hosts_prefix(order.prefix):
             raise not_hosted(order.prefix)
         policy = snapshot.policy(order.prefix)
         chunk = runner.Chunk(context)

@@ -11,7 +11,7 @@ from perseid.ledger.log.entry import State
 from perseid.ledger.log.record_keys import key_range, record_key
 from perseid.ledger.statistics import DAY, StatisticsStore
 from perseid.names.errors import InvalidName
-from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, fold
+from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, fold
 from perseid.names.uri import Resolver, parse_user_input
 from perseid.records.encoding import to_iso
 from perseid.registry.commands.namespaces import namespaces
@@ -83,7 +83,7 @@ def is_listed(snapshot: Snapshot, prefix: str) -> bool:
         is_public = snapshot.policy(prefix).who_may_list is Audience.PUBLIC
     except Refused:
         return False  # an unreadable policy opens nothing
-    return is_public and snapshot.is_responsible(Handle(prefix, "…"))
+    return is_public and snapshot.hosts_prefix(prefix)
 
 
 def list_namespaces(snapshot: Snapshot) -> list[ListedNamespace]:

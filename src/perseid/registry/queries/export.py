@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from perseid.ledger.log.entry import MICROSECONDS_PER_SECOND, Action, Change, Entry, State
 from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import LOCAL, key_range
-from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
+from perseid.names.handle import Handle
 from perseid.records.record import PERMISSIONS_OFFSET, TYPE_OFFSET, Permission, Value
 from perseid.records.types import HS_ADMIN
 from perseid.registry.context import not_hosted
@@ -148,7 +148,7 @@ def check_export(snapshot: Snapshot, identity: Identity, selection: Selection) -
     if prefix is None:
         return
     is_local = isinstance(identity, LocalIdentity)
-    is_hosted = snapshot.is_homed(f"{PREFIX_OF_PREFIXES}/{prefix}") or snapshot.is_homed(prefix)
+    is_hosted = snapshot.hosts_prefix(prefix)
     # Records of a prefix that is no longer hosted here are exported to the local administrator too.
     if not is_hosted and not (is_local and snapshot.reader.any_between(*key_range(f"{prefix}/"))):
         raise not_hosted(prefix)

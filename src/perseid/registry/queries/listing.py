@@ -303,7 +303,7 @@ class Visibility:
         if prefix not in self._access:
             if len(self._access) == MAX_PREFIXES:
                 return None
-            self._access[prefix] = self._decide(prefix, handle)
+            self._access[prefix] = self._decide(prefix)
         access = self._access[prefix]
         # Prefix handles can be hosted one by one.
         is_visible = not access.lists or prefix != PREFIX_OF_PREFIXES or self._is_served(handle)
@@ -312,9 +312,9 @@ class Visibility:
     def _is_served(self, handle: str) -> bool:
         return self._snapshot.is_responsible(Handle.parse_lenient(handle))
 
-    def _decide(self, prefix: str, handle: str) -> PrefixAccess:
-        """Decide the access to a prefix, of which `handle` is one."""
-        if prefix == SITE_PREFIX or (prefix != PREFIX_OF_PREFIXES and not self._is_served(handle)):
+    def _decide(self, prefix: str) -> PrefixAccess:
+        """Decide the access to a prefix."""
+        if prefix == SITE_PREFIX or (prefix != PREFIX_OF_PREFIXES and not self._snapshot.hosts_prefix(prefix)):
             return PrefixAccess()
         try:
             policy = self._snapshot.policy(prefix)

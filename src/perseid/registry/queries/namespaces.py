@@ -72,7 +72,7 @@ RETIRED: Final = "retired = true\n"
 def get_policy(snapshot: Snapshot, prefix: str) -> Policy:
     """Return the policy of a namespace that exists here; raises `Refused`."""
     has_own = snapshot.policy_entry(prefix) is not None
-    if not has_own and (not prefix or "/" in prefix or not snapshot.is_responsible(Handle(prefix, "…"))):
+    if not has_own and (not prefix or "/" in prefix or not snapshot.hosts_prefix(prefix)):
         reason = f"Namespace {display_name(prefix)} not found"
         raise Refused(ResponseCode.SERVER_NOT_RESP, reason, AdviceKind.LIST_NAMESPACES())
     return snapshot.policy(prefix)

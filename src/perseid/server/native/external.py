@@ -1,11 +1,11 @@
 """Identities on other servers: their keys are read from the service that hosts them (native protocol, 13.4, 13.5).
 
-Other servers are asked only if the settings allow it (`identities`), and only about identities that would have the
-permission if they were proved, or over HTTP some permission: nobody else can make this server send anything. Every
-response must be signed, up to the key of the root, so servers and ports are those of certified site information.
-Addresses that are not public are refused unless they are configured. What fails is logged; callers learn only that the
-identity cannot be verified now (`Unverifiable`), because the reason would tell them about the network of this server.
-That is not a wrong guess.
+Other servers are asked only if the settings allow it (`identities`) or they belong to this site, and only about
+identities that would have the permission if they were proved, or over HTTP some permission: nobody else can make this
+server send anything. Every response must be signed, up to the key of the root, so servers and ports are those of
+certified site information. Addresses that are not public are refused unless they are configured. What fails is logged;
+callers learn only that the identity cannot be verified now (`Unverifiable`), because the reason would tell them about
+the network of this server. That is not a wrong guess.
 """
 
 import asyncio
@@ -23,11 +23,13 @@ from perseid.client.errors import ClientError, NotFound
 from perseid.client.lookup import Core
 from perseid.client.roots import GLOBAL, Root
 from perseid.client.transport import AsyncTransport, Steps
+from perseid.names.handle import Handle
 from perseid.records.record import Value, ValueRef
 from perseid.records.site import Transport
 from perseid.records.types import HS_PUBKEY
 from perseid.registry.identity import Proof
 from perseid.registry.installation.settings import Config
+from perseid.registry.partition import Partition
 from perseid.registry.results import Refused
 from perseid.wire.codes import ResponseCode
 from perseid.wire.requests import VerifyChallenge
@@ -70,26 +72,37 @@ class Run(Protocol):
 class ExternalIdentities:
     """Asks other servers about identities."""
 
-    def __init__(self, load_root: Callable[[], Root], allows: AddressFilter, run: Run | None = None) -> None:
-        """`load_root` is called when the root is first needed, in a thread: that of the global system is fetched."""
+    def __init__(
+        self,
+        load_root: Callable[[], Root] | None,
+        allows: AddressFilter,
+        run: Run | None = None,
+        partition: Partition | None = None,
+    ) -> None:
+        """`load_root` is called when the root is first needed, in a thread: that of the global system is fetched.
+
+        Without it only the other servers of this site are asked, if it is partitioned.
+        """
         self._load_root = load_root
         self._allows = allows
         self._run = run or AsyncTransport().run
         self._core: Core | None = None
+        self._partition = partition
+        self._site_core = None if partition is None else _make_site_core(partition, allows)
         self._running = 0
         self._proofs: Cache[ProvenIdentity] = Cache(MAX_PROOFS)
         self._proof_key = secrets.token_bytes(32)
 
     @classmethod
-    def of(cls, config: Config, directory: Path) -> Self | None:
-        """Return it as configured; None if identities on other servers are not accepted."""
-        if not (root := config.identity_root):
-            return None
-        allows = make_address_filter(config.identities.networks)
+    def of(cls, config: Config, directory: Path, partition: Partition | None = None) -> Self | None:
+        """Return it as configured; None if identities on other servers are not accepted, and there is no partition."""
+        root, allows = config.identity_root, make_address_filter(config.identities.networks)
+        if not root:
+            return None if partition is None else cls(None, allows, partition=partition)
         if root == GLOBAL:
-            return cls(Root.load_global, allows)
+            return cls(Root.load_global, allows, partition=partition)
         loaded = Root.load(directory / root)
-        return cls(lambda: loaded, allows)
+        return cls(lambda: loaded, allows, partition=partition)
 
     async def find_keys(self, reference: ValueRef) -> tuple[Value, ...]:
         """Return the public keys that can prove an identity, by index. Raises `Busy`."""
@@ -132,17 +145,39 @@ class ExternalIdentities:
         self._running += 1
         try:
             async with asyncio.timeout(TIMEOUT):
+                if self._site_core is not None and self._belongs_to_site(handle):
+                    try:
+                        return await self._run(ask(self._site_core))
+                    except NotFound as error:  # this site does not host the prefix either
+                        if error.code != ResponseCode.SERVER_NOT_RESP or self._load_root is None:
+                            raise
+                if self._load_root is None:
+                    raise _NotFound
                 if self._core is None:
                     root = await asyncio.to_thread(self._load_root)
                     self._core = Core(root, CACHED_RECORDS, TRANSPORTS, self._allows)
                 return await self._run(ask(self._core))
         except (ClientError, TimeoutError, UnicodeError) as error:
-            is_missing = isinstance(error, NotFound) and error.code in _MISSING
+            is_missing = isinstance(error, NotFound) and (
+                error.code in _MISSING or (error.code == ResponseCode.SERVER_NOT_RESP and self._load_root is None)
+            )
             level = logging.INFO if is_missing else logging.WARNING
             _logger.log(level, "cannot verify an identity on another server, %s: %s", ascii(handle), ascii(str(error)))
             raise (_NotFound if is_missing else Unverifiable) from error
         finally:
             self._running -= 1
+
+    def _belongs_to_site(self, handle: str) -> bool:
+        """Whether another server of this site has a handle, if the site hosts its prefix."""
+        name = Handle.for_lookup(handle)
+        return name is not None and self._partition is not None and self._partition.find_other(name) is not None
+
+
+def _make_site_core(partition: Partition, allows: AddressFilter) -> Core:
+    """What resolves at the servers of this site. Their addresses are the operator's."""
+    own = {server.ip for server in partition.site.servers}
+    root = Root((), resolver=(partition.site,))
+    return Core(root, CACHED_RECORDS, TRANSPORTS, lambda address, port: address in own or allows(address, port))
 
 
 class _NotFound(Exception):

@@ -6,7 +6,7 @@ requests, which server of a site is responsible, whether a client understands re
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
 from perseid.records.partition import find_server_index
@@ -78,16 +78,6 @@ class NativeContext:
     """Creates a checkpoint and returns whether it succeeded; None if this process has no key for it."""
 
 
-class SitePosition(Protocol):
-    """A site and the position of a server in it."""
-
-    @property
-    def site(self) -> Site: ...
-
-    @property
-    def position(self) -> int: ...
-
-
 def translate(request: Request, native: NativeContext) -> RegistryRequest:
     """Translate a request; raise `Refused` for what the protocol alone decides."""
     opcode, body = request.opcode, request.body
@@ -146,8 +136,11 @@ def status_values(registry: Registry, **counts: int) -> tuple[Value, ...]:
     )
 
 
-def check_partition(name: bytes, native: "SitePosition") -> None:
-    """Refuse a name that belongs to another server of this site."""
+def check_partition(name: bytes, native: NativeContext) -> None:
+    """Refuse a name that belongs to another server of this site, a prefix handle too, as deployed.
+
+    The registry has the same rule for all interfaces, except that each server has all prefix handles.
+    """
     site = native.site
     if len(site.servers) > 1 and find_server_index(name, site.hash_option, len(site.servers)) != native.position:
         raise Refused(ResponseCode.SERVER_NOT_RESP, WRONG_SERVER)

@@ -82,6 +82,7 @@ from .resolver import take_over
 from .site_settings import ServerIdentity, load_identity
 
 if TYPE_CHECKING:
+    from perseid.registry.partition import Partition
     from perseid.server.native.external import ExternalIdentities
 
 DRAIN_SECONDS: Final = 8.0
@@ -287,18 +288,18 @@ class Worker:
             checkpoint=ledger.checkpoint,
             run=self._pools.do,
             state=self._state,
-            external=self._load_external(config),
+            external=self._load_external(config, registry.rules.partition),
         )
         resolution = server_identity.resolution_settings()
         return native_server, PublicResolver(ledger.answers, resolution, time, self._counts.tally)
 
-    def _load_external(self, config: Config) -> "ExternalIdentities | None":
-        if not config.identity_root:
+    def _load_external(self, config: Config, partition: "Partition | None") -> "ExternalIdentities | None":
+        if not config.identity_root and partition is None:
             return None
         from perseid.server.native.external import ExternalIdentities  # noqa: PLC0415 - few servers need the client
 
         try:
-            return ExternalIdentities.of(config, self._installation.directory)
+            return ExternalIdentities.of(config, self._installation.directory, partition)
         except ClientError as problem:
             _logger.error("identities on other servers are refused: %s", problem)  # noqa: TRY400 - it is complete
             return None

@@ -13,6 +13,7 @@ from perseid.records.admin import Admin
 from perseid.records.record import Permission, TtlType, Value, ValueRef
 from perseid.registry.commands.lifecycle import Tombstone
 from perseid.registry.commands.records import Create, Modify
+from perseid.registry.partition import Partition
 from perseid.server.http.context import WorkRunner
 from perseid.server.http.messages import Client, encode_path
 from perseid.server.native.work import Work, WorkKind
@@ -404,9 +405,10 @@ def test_wrong_server_of_site_is_reported() -> None:
     with harness() as server:
         (one,) = server.context.site.servers
         shared_site = replace(server.context.site, servers=(one, replace(one, server_id=2)))
+        rules = server.registry.rules
         answers = set()
         for position in (0, 1):
-            server.service.server = replace(server.context, site=shared_site, position=position)
+            server.registry.rules = replace(rules, partition=Partition(shared_site, position))
             answers.add(server.get(N0).status)
         assert answers == {200, 400}
 

@@ -17,8 +17,10 @@ from perseid.records.admin import Admin
 from perseid.records.data_types import Definition
 from perseid.records.partition import find_server_index
 from perseid.records.record import Value, ValueRef
+from perseid.records.site import Attribute
 from perseid.records.types import HS_ADMIN
 from perseid.registry.commands.records import Delete, PartialValue, SetValues
+from perseid.registry.partition import Partition
 from perseid.registry.policy.types import definition_values
 from perseid.registry.snapshot import POLICY_TYPE
 from perseid.server.http.messages import Response
@@ -62,17 +64,28 @@ def test_derived_prefix_of_another_service(server: Harness) -> None:
 
 
 def test_handle_of_another_server_of_the_site(server: Harness) -> None:
-    context = server.context
-    site = replace(context.site, servers=context.site.servers * 2)
+    site, rules = server.context.site, server.registry.rules
+    plain = replace(site.servers[0], interfaces=())
     mine = find_server_index(b"12345/url", site.hash_option, 2)
+    create(server, "12345/to-other", text(1, "HS_ALIAS", "12345/url"))
     try:
-        server.service.server = replace(context, site=site, position=mine)
+        two = replace(site, servers=(plain, plain))
+        server.registry.rules = replace(rules, partition=Partition(two, mine))
         assert location_of(server.get("/12345/url")) == "https://example.org/a"
-        server.service.server = replace(context, site=site, position=1 - mine)
+        server.registry.rules = replace(rules, partition=Partition(two, 1 - mine))
         answer = server.get("/12345/url")
-        assert (answer.status, page_of(answer).title) == (400, "Resolution Error")
+        assert (answer.status, page_of(answer).title) == (421, "Resolution Error")
+        assert f"12345/url belongs to server {mine + 1} of this site" in page_of(answer).text
+        assert json_of(server.get("/12345/url", headers=JSON))["responseCode"] == 301
+        known = replace(two, attributes=(Attribute(f"url.{mine}", b"https://other.example/"),))
+        server.registry.rules = replace(rules, partition=Partition(known, 1 - mine))
+        answer = server.get("/12345/url?noredirect&type=URL")
+        assert (answer.status, location_of(answer)) == (307, "https://other.example/12345/url?noredirect&type=URL")
+        other = find_server_index(b"12345/to-other", site.hash_option, 2)
+        expected = "12345/url" if other != mine else "12345/to-other"
+        assert location_of(server.get("/12345/to-other")) == f"https://other.example/{expected}"
     finally:
-        server.service.server = context
+        server.registry.rules = rules
 
 
 def test_invalid_policy_reveals_nothing(server: Harness) -> None:

@@ -44,7 +44,6 @@ from perseid.server.native.decisions import (
     parse_lenient,
     wait_in_loop,
 )
-from perseid.server.native.operations import check_partition
 from perseid.server.native.work import WorkKind
 from perseid.wire.codes import ResponseCode
 
@@ -128,7 +127,6 @@ class Call:
         if writes and not name.is_text:
             raise Refused(ResponseCode.INVALID_HANDLE, "the handle is not valid UTF-8")
         data = full_name(name.text).encode("utf-8")
-        check_partition(data, self.request_context.server)
         return parse_lenient(data, code)
 
     # Execution

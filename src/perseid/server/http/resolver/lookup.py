@@ -22,7 +22,6 @@ from perseid.names.uri import MAX_ENCODED_LENGTH, QUERY_SAFE, Reference
 from perseid.records.errors import InvalidData
 from perseid.records.locations import Candidates, find_locations
 from perseid.records.namespace import Namespace, NamespaceStatus
-from perseid.records.partition import find_server_index
 from perseid.records.record import Record, Value, ascending
 from perseid.records.types import EMAIL, HS_NAMESPACE
 from perseid.registry.access.permissions import display_name
@@ -46,7 +45,6 @@ from perseid.registry.results import Refused, Resolution
 from perseid.registry.snapshot import MAX_ANCESTORS, MAX_SHORT_BYTES, SITE_PREFIX, Snapshot, values_of_type
 from perseid.server.http.context import INTERFACE, ServerContext
 from perseid.server.native.decisions import UnstorableName, parse_lenient
-from perseid.server.native.resolution import WRONG_SERVER
 from perseid.wire.codes import ResponseCode
 
 from .paths import RequestedName, path_to
@@ -328,12 +326,6 @@ class RecordReader:
         """Parse a name as a handle that this server is responsible for. Raises `LookupFailure`."""
         raw = RequestedName(name).handle.encode("utf-8", "replace")
         try:
-            site = self.server.site
-            if (
-                len(site.servers) > 1
-                and find_server_index(raw, site.hash_option, len(site.servers)) != self.server.position
-            ):
-                raise Refused(ResponseCode.SERVER_NOT_RESP, WRONG_SERVER)
             handle = parse_lenient(raw)
             if isinstance(handle, UnstorableName):
                 handle.check_responsible(self.snapshot)

@@ -24,7 +24,7 @@ from perseid.registry.installation.sections import HANDLE_SEGMENT
 from perseid.registry.policy.resolution import MAX_ALIASES
 from perseid.registry.queries.memento import Memento, MementoNeighbors
 from perseid.registry.queries.suggest import Suggestion, Suggestions, SuggestionSearch
-from perseid.registry.results import PrefixNotHosted, ReferralError
+from perseid.registry.results import OtherServer, PrefixNotHosted, ReferralError
 from perseid.registry.snapshot import Snapshot
 from perseid.schema.problems import PrefixStatus
 from perseid.server.http import responses
@@ -34,7 +34,7 @@ from perseid.server.http.negotiation import VARY, VARY_HISTORY, AcceptHeader
 from perseid.server.http.pages.links import TextLink, mail_link, mark_times, render_piece, to_sentence, to_visible
 from perseid.server.http.pages.pages import PAGES_SCRIPT, SEARCH_SCRIPT, render_frequent_page
 from perseid.server.http.pages.texts import _, mark
-from perseid.server.http.responses import status_of
+from perseid.server.http.responses import MISDIRECTED, status_of
 from perseid.server.limits.budgets import EXEMPT, get_source
 from perseid.server.native.decisions import Busy
 from perseid.wire.codes import OpCode, ResponseCode
@@ -255,7 +255,7 @@ def from_lookup_failure(
     sentences = (*alias, to_sentence(str(refused)))
     if isinstance(refused, ReferralError):
         sentences = (*alias, _("Another service hosts this prefix."))
-    elif code is ResponseCode.SERVER_NOT_RESP:
+    elif code is ResponseCode.SERVER_NOT_RESP and not isinstance(refused, OtherServer):
         prefix = name.partition("/")[0]
         sentences = (
             *alias,
@@ -264,7 +264,7 @@ def from_lookup_failure(
             ),
         )
     return Problem(
-        status_of(code),
+        MISDIRECTED if isinstance(refused, OtherServer) else status_of(code),
         mark("Resolution Error"),
         code,
         name,

@@ -26,7 +26,7 @@ from perseid.registry.queries.citation import QrImage, find_last_title, find_tit
 from perseid.registry.queries.history import get_history
 from perseid.registry.queries.memento import MementoNeighbors
 from perseid.registry.queries.suggest import SUGGESTION_CODES
-from perseid.registry.results import PrefixNotHosted, Refused
+from perseid.registry.results import OtherServer, PrefixNotHosted, Refused
 from perseid.registry.snapshot import Snapshot
 from perseid.server.http.clients import request_base_url
 from perseid.server.http.compat import api
@@ -401,6 +401,11 @@ def _lookup_failed(
         problem = replace(problems.inactive_namespace(failure.name, failure.space), past=reader.at is not None)
         return problems.to_response(problem, parsed.wanted.accepted, settings)
     handle = Handle.for_lookup(RequestedName(failure.name).handle)
+    if isinstance(failure.refused, OtherServer) and handle is not None:
+        location = _other_location(failure.name, handle, reader, parsed, settings)
+        if location:
+            headers = (("Location", location), problems.NO_CACHE)
+            return Response(307, headers, code=int(failure.refused.code), name=failure.name)
     if isinstance(failure.refused, PrefixNotHosted) and handle is not None:
         definition = find_built_in_definition(handle)
         if definition is not None and parsed.wanted.accepted.record_form == HTML:
@@ -424,6 +429,17 @@ def _lookup_failed(
     if reader.at is None and code in SUGGESTION_CODES and not failure.is_loop:
         return _NotFound(failure.name, problem)
     return problems.to_response(problem, parsed.wanted.accepted, settings)
+
+
+def _other_location(
+    name: str, handle: Handle, reader: RecordReader, parsed: _ResolverRequest, settings: HttpSettings
+) -> str:
+    """The URL of a handle at the server of this site that has it; empty if that is not known."""
+    partition = reader.snapshot.rules.partition
+    position = None if partition is None else partition.find_other(handle)
+    url = "" if partition is None or position is None else partition.url(position)
+    query = encode_query(parsed.query)
+    return f"{url}{path_to(name, settings, parsed.named.segment)}{'?' if query else ''}{query}" if url else ""
 
 
 def _version_headers(

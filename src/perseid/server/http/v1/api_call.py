@@ -43,7 +43,6 @@ from perseid.server.http.context import INTERFACE, HttpSettings, RequestContext
 from perseid.server.http.messages import HeaderList, Parameters, Request
 from perseid.server.http.resolver.paths import absolute_url, get_resolvers
 from perseid.server.http.responses import RETRY_SECONDS
-from perseid.server.native.operations import check_partition
 from perseid.server.native.work import WorkKind
 
 from .problems import ApiError
@@ -137,14 +136,12 @@ class ApiCall(StarletteRequest):
         return self.parse_handle(self.names[parameter], parameter, new=new)
 
     def parse_handle(self, text: str, where: str = "$.handle", *, new: bool = False) -> Handle:
-        """Parse a handle of the request; raises `InvalidNameParameter`, or `Refused` if another server hosts it.
+        """Parse a handle of the request; raises `InvalidNameParameter`.
 
         With `new` it must be a handle that can be registered. Otherwise a handle that is too long is not found (H9).
         """
         with locate_name_error(where, text, new=new):
-            handle = Handle.parse(text) if new else Handle.parse_lenient(text)
-        check_partition(handle.to_bytes(), self.request_context.server)
-        return handle
+            return Handle.parse(text) if new else Handle.parse_lenient(text)
 
     def parse_reference(self, text: str, where: str, *, legal: bool = False) -> Handle:
         """Parse a handle that will be stored in a record, in any form; raises `InvalidNameParameter`.

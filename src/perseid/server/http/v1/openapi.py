@@ -258,7 +258,7 @@ def _describe_tag(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _statuses(api: Api) -> list[int]:
     return sorted(
-        {*COMMON_STATUSES, 409, 413, 415, 422, *[status for route in api.routes for status in route.problems]}
+        {*COMMON_STATUSES, 409, 413, 415, 421, 422, *[status for route in api.routes for status in route.problems]}
     )
 
 
@@ -368,7 +368,8 @@ def _responses(route: Route) -> dict[str, Any]:
         responses["304"] = {"description": "Not modified.", "headers": not_modified_headers(route)}
     body = (413, 415) if route.body is not None else ()
     keyed = (409, 422) if route.creates else (409,) if route.method != "GET" and 422 in route.problems else ()
-    for status in sorted({*COMMON_STATUSES, *route.problems, *body, *keyed}):
+    divided = (421,) if "{handle}" in route.path or route.creates else ()
+    for status in sorted({*COMMON_STATUSES, *route.problems, *body, *divided, *keyed}):
         responses[str(status)] = {"$ref": f"#/components/responses/{response_name(status)}"}
     return responses
 
