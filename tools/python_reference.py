@@ -103,7 +103,7 @@ SECTIONS: Final = (
         "For any server of the Handle System. `do` and `do_many` perform operations that the functions of\n"
         "`perseid.client.native_operations` describe: they have the names and parameters of the methods\n"
         "(`site_information` for `site`).",
-        ("native.NativeClient", "native_async.AsyncNativeClient"),
+        ("native.NativeClient", "native_async.AsyncNativeClient", "native_site.SiteClient"),
     ),
     Section(
         "Errors",
@@ -121,7 +121,7 @@ SECTIONS: Final = (
     ),
 )
 
-LIKE_ANOTHER: Final = {"AsyncClient", "AsyncNativeClient", "AsyncResolver"}
+LIKE_ANOTHER: Final = {"AsyncClient", "AsyncNativeClient", "AsyncResolver", "SiteClient"}
 """Classes with the parameters and methods of another one, as their docstrings say."""
 NOT_CALLED: Final = {"Client", "Pages"}
 """Classes whose instances functions return."""

@@ -61,10 +61,11 @@ def test_help_has_no_type_names_and_a_standard_usage_line(path: tuple[str, ...])
 # `serve` replaces this process (tests/server/processes runs its examples); `jobs resume` and `jobs cancel` need an
 # interrupted job; `edit` needs an editor and a terminal; `login` and `logout` need a server (test_cli_remote.py), and
 # `migrate` another Handle server (tests/bulk); `import` needs files (test_cli_import.py); `node` needs a PostgreSQL
-# database (test_cli_nodes.py); `bench` takes long (test_cli_bench.py).
+# database (test_cli_nodes.py), and `site` other installations (test_cli_sites.py); `bench` takes long
+# (test_cli_bench.py).
 NOT_RUN = [("login",), ("logout",), ("serve",), ("jobs", "resume"), ("jobs", "cancel"), ("edit",)]
 NOT_RUN += [("import",), ("migrate", "copy"), ("migrate", "compare"), ("migrate", "keys")]
-NOT_RUN += [("node", "export"), ("node", "join"), ("bench",)]
+NOT_RUN += [("node", "export"), ("node", "join"), ("site", "add"), ("site", "join"), ("site", "misplaced"), ("bench",)]
 
 
 @pytest.mark.parametrize("path", [path for path in LEAVES if path not in NOT_RUN], ids=words)

@@ -417,6 +417,7 @@ LAZY_COMMANDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "rebuild": ("backup", "Rebuild the views from the ledger."),
         "node": ("nodes", "Add nodes that serve the same installation."),
         "read-only": ("nodes", "Refuse all changes during maintenance; resolution continues."),
+        "site": ("sites", "Divide the handles among several servers."),
         "key": ("keys", "List and rotate the signing keys; generate keys for users."),
     },
     "Access": {

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from .native import NativeClient
     from .native_async import AsyncNativeClient
+    from .native_site import SiteClient
     from .resolution import AsyncResolver, Resolution, Resolver, Step, resolve
     from .roots import Root
 
@@ -38,6 +39,7 @@ __all__ = [
     "Resolution",
     "Resolver",
     "Root",
+    "SiteClient",
     "Step",
     "UnexpectedKey",
     "UnknownOutcome",
@@ -61,6 +63,7 @@ _MODULES = {
     "Resolution": "resolution",
     "Resolver": "resolution",
     "Root": "roots",
+    "SiteClient": "native_site",
     "Step": "resolution",
     "UnexpectedKey": "errors",
     "UnknownOutcome": "errors",

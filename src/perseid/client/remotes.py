@@ -116,7 +116,8 @@ class Remote(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         """
         from perseid.records.private_keys import read_private_key  # noqa: PLC0415 - loads cryptography
 
-        from .native import DEFAULT_TIMEOUT, NativeClient  # noqa: PLC0415
+        from .native import DEFAULT_TIMEOUT  # noqa: PLC0415
+        from .native_site import SiteClient  # noqa: PLC0415
 
         host, port = self.address
         server_key = self._find_key()
@@ -126,7 +127,7 @@ class Remote(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
                 "or name it with --fingerprint"
             )
         key = read_private_key(read_private_file(Path(self.key_file))) if self.key_file else self.secret or None
-        return NativeClient(
+        return SiteClient(
             host,
             port,
             identity=self.identity or None,
