@@ -157,6 +157,7 @@ format: env  ## format the code and apply the fixes of ruff
 
 fuzz: env  ## fuzz every parser (FUZZ_SECONDS each), every route of the API, the registry and the resolver (FUZZ_REQUESTS each)
 	$(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS)
+	$(BIN)/python fuzz/_sanitized.py --seconds $(FUZZ_SECONDS)
 	EXAMPLES=$(FUZZ_REQUESTS) $(BIN)/python -m pytest -q tests/server/http/v1/test_v1_schemathesis.py \
 		tests/registry/test_registry_model.py tests/server/native/test_resolution_differential.py
 

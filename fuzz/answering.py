@@ -7,6 +7,7 @@ view, so that damaged items are met too; one begins with a sound request and cha
 from collections.abc import Callable
 from typing import Final
 
+from perseid.compiled import PROBLEM, native
 from perseid.ledger.log.entry import State
 from perseid.ledger.views.answers_format import HandleItem, PrefixItem
 from perseid.names.handle import CaseRule
@@ -63,6 +64,10 @@ class _View:
         self.look_ups += 1
         return self._prefixes.get(prefix.upper()), self._handles.get(name.upper())
 
+    def find(self, store: str, key: bytes) -> bytes | None:
+        """Find an item for the compiled module; its lookups are not counted."""
+        return (self._handles if store == "handles" else self._prefixes).get(key)
+
     def get_prefix(self, prefix: bytes) -> bytes | None:
         self.look_ups += 1
         return self._prefixes.get(prefix.upper())
@@ -76,6 +81,8 @@ def fuzz(data: bytes) -> None:
 
 def _check(view: _View, datagram: bytes, *, sound: bool = True) -> None:
     answer = PublicResolver(view, ResolutionSettings(), lambda: NOW)(datagram)
+    if not PROBLEM and native.answer(ResolutionSettings(), view.find, datagram, NOW) not in (None, answer):
+        raise AssertionError("the compiled module answers like Python, or not at all")
     if view.look_ups > MOST_LOOK_UPS:
         raise AssertionError(f"{view.look_ups} look-ups for one datagram")
     if answer is None:

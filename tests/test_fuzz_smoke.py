@@ -65,6 +65,13 @@ def test_a_planted_bug_is_found_kept_and_can_be_repeated(tmp_path: Path, driver:
     assert "the planted bug" in repeated.stdout + repeated.stderr
 
 
+def test_compiled_module_survives_with_sanitizers() -> None:
+    command = [sys.executable, str(RUN.parent / "_sanitized.py"), "--runs", "2000"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Done 2000 runs" in done.stdout
+
+
 def test_an_unknown_target_is_refused(tmp_path: Path) -> None:
     done = fuzz(tmp_path, "--target", "nonsense")
     assert done.returncode == 2
