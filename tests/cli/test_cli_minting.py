@@ -222,7 +222,7 @@ def test_policy_violation_stops_the_job_and_printed_identifiers_remain(here: Sit
     assert len(names) == 1_000
     assert here.lines("list 12347") == sorted(names)
     first, _, note = done.err.splitlines()
-    assert first.startswith("perseid: The record has no value of type 'URL'")
+    assert first.startswith("perseid: Record 1,001: the record has no value of type 'URL'")
     assert note == "The 1,000 of 1,001 identifiers that were printed are minted"
 
 
