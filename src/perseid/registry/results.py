@@ -44,6 +44,11 @@ class Refused(Exception):
     def __str__(self) -> str:
         return self.reason if self.advice is None else f"{self.reason}. {self.advice}"
 
+    def locate(self, where: str) -> None:
+        """Say which of several records it is about, such as `Line 3`."""
+        self.reason = f"{where}: {self.reason}"
+        self.args = (self.reason,)
+
     @classmethod
     def from_decision(cls, decision: Decision) -> Self:
         """The refusal of a caller without permission."""

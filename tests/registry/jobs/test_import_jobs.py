@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from perseid.ledger.log.requests import Outcome, Request, StateChange
 from perseid.ledger.store.jobs import Job, JobSteps
 from perseid.names.handle import Handle
 from perseid.records.record import Value
+from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create, Delete, Modify
 from perseid.registry.context import Context, Plan
 from perseid.registry.identity import Identity
@@ -30,6 +32,7 @@ from perseid.registry.jobs.import_check import ImportCheck, KeyTable
 from perseid.registry.jobs.import_job import minted_rows
 from perseid.registry.jobs.runner import JobRun
 from perseid.registry.jobs.spool import EXPIRES, ImportBusy, Spool, SpooledImport
+from perseid.registry.policy.policy import PROFILES
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused, StateConflict
 from perseid.registry.snapshot import MIN_PREFETCHED
@@ -419,6 +422,19 @@ def test_step_that_was_decided_too_early_is_decided_again(registry: Registry, mo
     registry.do(Create(handle("12345/6"), ()), OPERATOR, "cli")
     with pytest.raises(Refused, match=r"^Line 6: Handle 12345/6 already exists"):
         deque(iter(running.advance, False))
+    assert [line for line, _ in minted_rows(registry, job)] == [*range(2, 6)]
+
+
+def test_refused_row_to_mint_is_named_by_its_line(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The policy has changed since the check, and the row is not in the first step."""
+    monkeypatch.setattr(import_job, "ROWS_PER_STEP", 4)
+    policies = [replace(PROFILES["free"], url_schemes=each, profile="own") for each in (("https", "ftp"), ("https",))]
+    registry.do(SetPolicy("12345", policies[0]), OPERATOR, "cli")
+    spooled = check(registry, [mint_row(line, f"{'ftp' if line == 9 else 'https'}://a.org/") for line in range(2, 12)])
+    registry.do(SetPolicy("12345", policies[1]), OPERATOR, "cli")
+    job = import_job.start(registry, spooled, OPERATOR, "cli")
+    with pytest.raises(Refused, match=r"^Line 9: value 1 of type 'URL' has the scheme ftp"):
+        deque(iter(JobRun(registry, job, OPERATOR).advance, False))
     assert [line for line, _ in minted_rows(registry, job)] == [*range(2, 6)]
 
 

@@ -116,6 +116,8 @@ class Mint(Generate):
     """The values of each single record instead, one row for each of `count`."""
     rows_before: int = 0
     """Rows of earlier batches, so that refusals name the right record."""
+    lines: tuple[int, ...] = ()
+    """The line of each row in a file, which refusals name instead."""
     metadata: tuple[Value, ...] | None = None
     """The values of each metadata record: an object then gets two handles, linked both ways (S12). None for one."""
     own_handle: str = ""
@@ -173,12 +175,15 @@ class Mint(Generate):
         return self._drafts(context, mint_plan, samples, 0)[0]
 
     def _check_row(self, context: Context, mint_plan: "MintPlan", samples: Sequence[Handle], row: int) -> list[Draft]:
-        """Decide an object; of several with values of their own, refusals name the record, from 1."""
+        """Decide an object; of several with values of their own, refusals name the record, from 1, or its line."""
         try:
             return self._drafts(context, mint_plan, samples, row)
         except Refused as refused:
-            if self.rows_before + len(self.each) > 1 and refused.code is ResponseCode.INVALID_VALUE:
-                refused.reason = f"Record {self.rows_before + row + 1:,}: {refused.reason}"
+            if refused.code is ResponseCode.INVALID_VALUE:
+                if self.lines:
+                    refused.locate(f"Line {self.lines[row]}")
+                elif self.rows_before + len(self.each) > 1:
+                    refused.locate(f"Record {self.rows_before + row + 1:,}")
             raise
 
     def _drafts(self, context: Context, mint_plan: "MintPlan", handles: Sequence[Handle], row: int) -> list[Draft]:

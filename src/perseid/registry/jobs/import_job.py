@@ -166,8 +166,7 @@ def name_line(problem: Refused | InvalidName, line: int) -> Refused:
         refused: Refused = InvalidRequest(ResponseCode.INVALID_HANDLE, str(problem), rule=problem.rule)
     else:
         refused = problem
-    refused.reason = f"Line {line}: {refused.reason}"
-    refused.args = (refused.reason,)
+    refused.locate(f"Line {line}")
     return refused
 
 
@@ -269,6 +268,7 @@ class MintRows(Deferrable):
             len(lines),
             since=self.since,
             each=self.each[done:],
+            lines=lines,
             reserve=self.reserve,
             published=self.published,
         )
