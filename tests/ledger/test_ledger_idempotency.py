@@ -229,11 +229,24 @@ def test_expired_keys_are_purged(log: Log, machine: Machine, monkeypatch: pytest
 def test_maintenance_purges_expired_keys(
     log: Log, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    rounds: list[None] = []
+
+    def sign(_: Ledger) -> None:
+        rounds.append(None)
+
     monkeypatch.setattr(ledgers, "PURGE_INTERVAL", 0.0)
+    monkeypatch.setattr(ledgers, "RETRY_DELAY", 0.01)
+    monkeypatch.setattr(Ledger, "_sign", sign)
     with Ledger(log, Answers(tmp_path / "answers")) as ledger:
         ledger.append(with_key(change("x"), once()))
         assert rows(log) == 1
+        log.set_read_only("")
+        until(lambda: ledger.write_problem is not None)
         machine.run(KEY_LIFETIME)
+        rounds.clear()
+        until(lambda: len(rounds) > 2)
+        assert rows(log) == 1, "nothing is deleted in read-only mode"
+        log.set_read_only(None)
         until(lambda: rows(log) == 0)
 
 

@@ -357,7 +357,7 @@ class Ledger:
             if now >= due:
                 due = now + RETRY_DELAY
                 self._sign()
-            if now >= purge_due:
+            if now >= purge_due and self._write_problem is None:  # in read-only mode nothing is deleted
                 purge_due = now + PURGE_INTERVAL
                 idempotency.purge(self.log)
 

@@ -12,7 +12,7 @@ import pytest
 
 from perseid.ledger.backup.archive import save_backup
 from perseid.ledger.backup.restore import restore
-from perseid.ledger.errors import Contention
+from perseid.ledger.errors import Contention, ReadOnlyMode
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.entry import Action, Draft, Entry, State
 from perseid.ledger.log.log import Log
@@ -46,7 +46,7 @@ from perseid.registry.registry import Registry
 from perseid.registry.results import ChangeResult, Refused
 from perseid.schema.namespaces import DEFAULT_DAYS, MAX_DAYS, Scope
 from perseid.wire.codes import ResponseCode
-from tests.ledger.ledgers import Machine, open_store
+from tests.ledger.ledgers import Machine, open_store, until
 from tests.registry.access.token_identities import ANN, BEA, RULES, SERVER, furnish, key, make, scope, shown
 from tests.registry.administration import ref
 from tests.registry.jobs.runs import run_steps, run_transfer
@@ -627,6 +627,21 @@ def test_use_succeeds_if_it_cannot_be_recorded(
         patch.setattr(there.ledger, "submit", submit)
         known.note(secret.id)
     assert tokens.get_token(there, ANN, secret.id).used is None
+    use(known, there, secret)
+    assert tokens.get_token(there, ANN, secret.id).used is not None
+
+
+def test_use_is_not_sent_while_changes_are_refused(there: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = make(there, ANN)
+    known = TokenUses(there)
+    there.ledger.log.set_read_only("")
+    with pytest.raises(ReadOnlyMode):
+        there.ledger.change(EndJob("no job"))
+    with monkeypatch.context() as patch:
+        patch.setattr(there.ledger, "submit", lambda *_: pytest.fail("it is sent"))
+        known.note(secret.id)
+    there.ledger.log.set_read_only(None)
+    until(lambda: there.ledger.write_problem is None)
     use(known, there, secret)
     assert tokens.get_token(there, ANN, secret.id).used is not None
 

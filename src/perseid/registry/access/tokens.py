@@ -272,8 +272,11 @@ class TokenUses:
     def note(self, token: str) -> None:
         """Record that a token was used today, without waiting for it; if that fails, the next use tries again.
 
-        In a server this must be called in the event loop.
+        While changes are refused, nothing is sent: in read-only mode each use would cost a transaction. In a server
+        this must be called in the event loop.
         """
+        if self._registry.ledger.write_problem is not None:
+            return
         day = self._registry.now() // DAY
         with self._lock:
             if self._noted.get(token, -1) >= day:
