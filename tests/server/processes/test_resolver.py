@@ -138,6 +138,7 @@ def test_what_needs_a_worker_stays_in_its_socket(start: Callable[[], Running], k
         counts = running.end()
         assert counts is not None
         assert counts.responses == {FOUND: 1}
+        assert counts.found == {PREFIX.encode(): 1}, "the worker counts what it answers"
         running.sockets[0].setblocking(True)
         assert [running.sockets[0].recv(MAX_PACKET) for _ in waiting] == waiting
 

@@ -80,10 +80,12 @@ def take_over(handover: int) -> ResolverCounts | None:
 class Resolver:
     """Answers public resolution from the sockets of all workers."""
 
-    def __init__(self, respond: Callable[[bytes], bytes | None], traffic: TrafficLimit, tally: RequestTally) -> None:
+    def __init__(self, respond: Callable[[bytes], bytes | None], traffic: TrafficLimit, last: RequestTally) -> None:
+        """`respond` counts in `last`, also a request that is then left for a worker, which counts it too."""
         self._respond = respond
         self._traffic = traffic
-        self._tally = tally
+        self._last = last
+        self._tally = RequestTally()
         self._responses: dict[bytes, int] = {}
         self._bytes = 0
 
@@ -116,11 +118,14 @@ class Resolver:
             try:
                 datagram, address = udp.recvfrom(_MAX_READ, socket.MSG_PEEK)
                 response = None if address[1] == own_port else self._respond(datagram)  # own: it may be forged
+                last = self._last.take()
                 if response is None or len(response) > MAX_PACKET:
                     return False
                 if not self._traffic.allows(address[0], len(response) - len(datagram), monotonic()):
                     return False
-                wrapped.send(response, wrapped.receive(_MAX_READ)[1])
+                _, return_address = wrapped.receive(_MAX_READ)
+                self._tally.add(last.native, last.unknown, last.missing)
+                wrapped.send(response, return_address)
             except BlockingIOError:
                 return True
             except OSError:  # an error of an earlier response, an unreachable address, or full buffers
@@ -156,10 +161,10 @@ def main(text: str) -> int:
                 with answers.snapshot() as view:
                     if not is_current(directory, config, view):
                         return 0
-                limits, tally = config.limits, RequestTally()
+                limits, last = config.limits, RequestTally()
                 rate, burst, total = limits.udp_octets, limits.udp_burst, limits.udp_octets_in_all
                 traffic = TrafficLimit(options.traffic, rate, burst, limits.exempt_networks, total)
-                resolver = Resolver(PublicResolver(answers, settings, time, tally), traffic, tally)
+                resolver = Resolver(PublicResolver(answers, settings, time, last), traffic, last)
                 sockets = [socket.socket(fileno=number) for number in options.udp]
                 resolver.run(sockets, end, supervisor.beat)
                 end.sendall(msgspec.msgpack.encode(resolver.counts))
