@@ -26,11 +26,14 @@ MMDEBSTRAP := /usr/bin/mmdebstrap
 COMPILER := /usr/bin/cc
 # The C library of the compiled module; without it everything runs in Python.
 LMDB := /usr/include/lmdb.h
+# What the benchmarks compare with, and what sends the requests; for DNS and for HTTP.
+DNS_SERVERS := /usr/sbin/knotd /usr/sbin/nsd
+LOAD_GENERATORS := /usr/bin/dnsperf /usr/bin/wrk
 # Where `make wheel` writes.
 DIST ?= dist
 # `make wheel COMPILED=1` builds a wheel with the compiled module, for this Python and machines like this one.
 COMPILED ?=
-# The directory of the demonstration of `make serve`, and more options for `perseid serve`.
+# The directory of the demonstration of `make serve`, and more options for `perseid serve` or for `python -m bench`.
 DIR ?= demo-data
 OPTIONS ?=
 # The number of test processes: two per core, because many tests wait for servers.
@@ -50,10 +53,6 @@ CRASH_ROUNDS ?= 200
 CRASH_RECORDS ?= 100000
 # Seconds of `make soak`.
 SOAK_SECONDS ?= 600
-# Records in the ledgers of `make bench`; several numbers separated by commas.
-RECORDS ?= 10000
-# Handles in the servers of `make bench`; several numbers separated by commas.
-HANDLES ?= 10000
 # `make test PACKAGE=registry` tests only one package: lint, then tests/registry.
 PACKAGE ?=
 # Python files that differ from HEAD.
@@ -91,7 +90,7 @@ serve: env  ## run a server with demonstration data (DIR=demo-data, OPTIONS="--n
 	@exec $(BIN)/perseid serve -d $(DIR) --init-demo $(OPTIONS)
 
 ifeq ($(PACKAGE),)
-test: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(APACHE) $(CADDY) $(HAPROXY) $(SYSTEMD) $(MMDEBSTRAP) $(COMPILER)  ## lint and all tests, in parallel; PACKAGE=registry for one package
+test: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(APACHE) $(CADDY) $(HAPROXY) $(SYSTEMD) $(MMDEBSTRAP) $(COMPILER) $(DNS_SERVERS) $(LOAD_GENERATORS)  ## lint and all tests, in parallel; PACKAGE=registry for one package
 	@$(MAKE) --no-print-directory --jobs=2 lint alltests
 
 # Beside lint, which needs one core for a minute.
@@ -112,7 +111,7 @@ bytecode: env  ## compile all tests once for all test processes
 	@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null 2>&1 || true
 
 # Separate from `test`, because it makes tests slower, some twice as slow.
-coverage: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(APACHE) $(CADDY) $(HAPROXY) $(SYSTEMD) $(MMDEBSTRAP) $(COMPILER)  ## the same tests with branch coverage
+coverage: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(APACHE) $(CADDY) $(HAPROXY) $(SYSTEMD) $(MMDEBSTRAP) $(COMPILER) $(DNS_SERVERS) $(LOAD_GENERATORS)  ## the same tests with branch coverage
 	$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term
 
 # The tests start their own PostgreSQL. Without apt nothing is installed, and the tests report what is missing.
@@ -143,6 +142,20 @@ $(COMPILER): | env
 
 $(BROWSER) $(LINKCHECKER) $(CADDY) $(HAPROXY) $(MMDEBSTRAP): | env
 	@command -v apt-get >/dev/null || exit 0; tools/debian-packages $(@F)
+
+$(LOAD_GENERATORS): | env
+	@command -v apt-get >/dev/null || exit 0; tools/debian-packages $(@F)
+
+# Debian's packages would start name servers for the whole machine, now and after each boot.
+$(DNS_SERVERS): | env
+	@command -v apt-get >/dev/null || exit 0; \
+	policy=/usr/sbin/policy-rc.d; \
+	if [ "$$(id -u)" -eq 0 ] && [ ! -e "$$policy" ]; then \
+		trap 'rm -f "$$policy"' EXIT; \
+		printf '#!/bin/sh\nexit 101\n' >"$$policy" && chmod 755 "$$policy"; \
+	fi; \
+	tools/debian-packages knot nsd; \
+	if command -v systemctl >/dev/null; then systemctl --quiet disable knot nsd 2>/dev/null || true; fi
 
 lint: env  ## check style, types, import contracts and licenses
 	$(BIN)/ruff check .
@@ -176,18 +189,8 @@ soak: env  ## load a server while its processes are killed, check its memory (SO
 screenshots: env $(BROWSER)  ## take the pictures of the documents (docs/images)
 	$(BIN)/python tools/screenshots.py
 
-bench: env  ## run the benchmarks (RECORDS and HANDLES=10000,1000000 for larger ledgers and servers)
-	$(BIN)/python bench/run.py
-	$(BIN)/python -m bench.ledger_load --records $(RECORDS)
-	$(BIN)/python -m bench.exports --records $(RECORDS)
-	$(BIN)/python -m bench.serving --handles $(HANDLES)
-	$(BIN)/python -m bench.serving.api --records $(RECORDS)
-	$(BIN)/python -m bench.serving.client
-	$(BIN)/python -m bench.serving.commands
-	$(BIN)/python -m bench.serving.bulk --records $(RECORDS)
-	$(BIN)/python -m bench.serving.nodes
-	@command -v apt-get >/dev/null || exit 0; tools/debian-packages nginx-light wrk
-	$(BIN)/python -m bench.serving.web
+bench: env $(COMPILER) $(NGINX) $(DNS_SERVERS) $(LOAD_GENERATORS)  ## compare with other servers, in one table (OPTIONS="--quick", "--handles 1000000")
+	$(BIN)/python -m bench $(OPTIONS)
 
 lock: env  ## write requirements.lock with the newest versions that pyproject.toml allows
 	$(BIN)/python tools/lock.py

@@ -9,8 +9,6 @@ Creating the requests is not measured.
 
 The last column is the growth of a figure from the smallest to the largest ledger. The last lines estimate the cost of
 10⁸ handles at the cost of the last ones of the largest ledger.
-
-`make bench` fills a small one; for more: `make bench RECORDS=10000,100000,1000000`.
 """
 
 import argparse
@@ -53,7 +51,7 @@ from perseid.registry.installation.installation import new_log
 ROOT: Final = Path(__file__).resolve().parent.parent
 
 SIZES: Final = "10000"
-"""Records, unless told otherwise: `make bench` shall not take long."""
+"""Records, unless told otherwise."""
 TEN_MILLION: Final = 10_000_000
 MANY: Final = 100_000_000
 """The names of a large agency: what the last lines are about."""
@@ -432,11 +430,20 @@ def _start(part: str, where: str, records: int, order: str) -> "subprocess.Popen
 
 
 def _result(part: "subprocess.Popen[str]") -> Figures:
-    written = part.communicate()[0]
+    try:
+        written = part.communicate()[0]
+    except BaseException:
+        part.kill()
+        raise
     if part.returncode:
         raise SystemExit(part.returncode)
     found: Figures = json.loads(written)
     return found
+
+
+def run_part(part: str, where: str, records: int, order: str = "pilin") -> Figures:
+    """Run a part in a process of its own."""
+    return _result(_start(part, where, records, order))
 
 
 def _loaded(records: int, order: str) -> Figures:
@@ -445,7 +452,7 @@ def _loaded(records: int, order: str) -> Figures:
         with tempfile.TemporaryDirectory(prefix="perseid-bench-") as folder:
             for part in parts:
                 _say(f"{records:,} records, {order}: {part}")
-                found |= _result(_start(part, folder, records, order))
+                found |= run_part(part, folder, records, order)
     return found
 
 

@@ -1,9 +1,9 @@
-"""Benchmarks of functions: `make bench`, or `bench/run.py [--only BENCH]... [--rounds N] [--json]`.
+"""Benchmarks of functions: `bench/run.py [--only BENCH]... [--rounds N] [--json]`.
 
-Every other file in this folder is a benchmark: a module with a function `benches()` that returns functions without
-arguments by name. A figure is CPU time of this process, so that other work on the machine matters little, and the best
-of several rounds, so that cold caches do not matter. Each round calls every function in turn, so figures of one run can
-be compared. Those of two runs cannot, unless the machine is idle and the same.
+Every other file in this folder, except `__main__.py`, is a benchmark: a module with a function `benches()` that returns
+functions without arguments by name. A figure is CPU time of this process, so that other work on the machine matters
+little, and the best of several rounds, so that cold caches do not matter. Each round calls every function in turn, so
+figures of one run can be compared. Those of two runs cannot, unless the machine is idle and the same.
 
 The first line is the cost of calling an empty function, which is part of every other figure. The last column is the
 peak of allocated bytes of one call, including its result.
@@ -78,7 +78,7 @@ def _nothing() -> None:
 
 def _found() -> list[str]:
     here = Path(__file__)
-    return sorted(path.stem for path in here.parent.glob("*.py") if path.name != here.name)
+    return sorted(path.stem for path in here.parent.glob("*.py") if path.stem not in {here.stem, "__main__"})
 
 
 def measure(benches: Sequence[str], rounds: int) -> list[Measured]:

@@ -43,6 +43,7 @@ LONGEST: Final = (
     "registry/installation/test_installation.py",
     "test_fuzz_smoke.py",
     "ledger/test_ledger_log.py",
+    "test_bench_table.py",
     "test_bench_smoke.py",
     "cli/test_cli_hostile.py",
     "server/native/test_resolution_differential.py",

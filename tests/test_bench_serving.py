@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from bench.serving import api, client, commands, profiles
-from bench.serving.installations import Filled
-from bench.serving.resolving import compile_program, echo_floor
 from perseid.server.benchmark.bare import TCP, UDP, bare
 from perseid.server.benchmark.load import KEPT, Generator, Order
 from perseid.server.benchmark.processes import Watch, memory, parts
@@ -31,13 +29,6 @@ def test_every_answer_is_counted_and_nothing_else(mode: str, kind: str) -> None:
     assert (tally.wrong, tally.lost, tally.reopened) == (0, 0, 0)
     assert wrong.answered == 0
     assert wrong.wrong > 0
-
-
-def test_the_echo_sends_back_every_request_of_the_independent_generator(tmp_path: Path) -> None:
-    programs = compile_program("hdlbench", tmp_path), compile_program("cecho", tmp_path)
-    figures = echo_floor(*programs, Filled(tmp_path, 100, ""), 0.2)
-    assert figures["UDP, echo in C, hdlbench: responses/s"] > 0
-    assert figures["UDP, echo in C, hdlbench: lost or wrong"] == 0
 
 
 FORKING = """

@@ -11,7 +11,6 @@ the difference is the server's own work, and they show the current speed of the 
 target, and the measurement of the deployed server on such a machine.
 
     --handles 10000,1000000   one column for each size
-    --hdlbench                compile an independent load generator and an echo in C: their figures beside ours
     --kills 5                 kill each process this often, and show median and maximum (11 s each)
     --only resolution,…       some parts: resolution, access-log, creates, start, kills
     --profile FOLDER          profile every thread of the server, and print the slowest functions; figures are invalid
@@ -29,7 +28,8 @@ from bench.serving import profiles
 from bench.serving.creating import creates
 from bench.serving.faults import first_answer, kills, resident, start_up, udp_while_a_worker_dies
 from bench.serving.installations import Filled, make
-from bench.serving.resolving import WAYS, bare_sockets, compile_program, cross_check, echo_floor, resolution
+from bench.serving.resolving import WAYS, bare_sockets, resolution
+from perseid.cli._benchmark import LIMITS, QUIET
 from tests.server.native.native_client import Serving, Via, serving
 
 Figures = dict[str, float]
@@ -52,16 +52,7 @@ AIMS: Final[dict[str, tuple[str, str]]] = {
 """Target, and figure of the deployed server, for some lines."""
 
 
-LIMITS: Final = {
-    "PERSEID_LIMITS_EXEMPT_NETWORKS": "192.0.2.0/24",
-    "PERSEID_LIMITS_UDP_OCTETS": "1000000000",
-    "PERSEID_LIMITS_UDP_BURST": "1000000000",
-    "PERSEID_LIMITS_UDP_OCTETS_IN_ALL": "1000000000",
-}
-"""Limits that apply to this machine but are never reached."""
-
 LOGGED: Final = {"PERSEID_LOG_ACCESS": "true", "PERSEID_LOG_ACCESS_UDP": "true"}
-QUIET: Final = {"PERSEID_LOG_ACCESS": "false", "PERSEID_LOG_ACCESS_UDP": "false"}
 
 
 def _figures(options: argparse.Namespace, handles: int, folder: Path) -> Figures:
@@ -82,7 +73,9 @@ def _figures(options: argparse.Namespace, handles: int, folder: Path) -> Figures
     with serving(filled.directory, **settings, **QUIET) as server:
         first_answer(server.native, Via.UDP)
         if "resolution" in options.only:
-            found |= _resolution(server, filled, options, folder)
+            for way in WAYS:
+                _say(f"resolution: {way.name}")
+                found |= resolution(server, filled, way, options.seconds, options.generators)
             found |= resident(server, "after load")
         if "kills" in options.only:
             _say("kills")
@@ -96,20 +89,6 @@ def _figures(options: argparse.Namespace, handles: int, folder: Path) -> Figures
         with serving(filled.directory, **settings, **LOGGED) as server:
             first_answer(server.native, Via.UDP)
             found |= _logged(server, filled, options)
-    return found
-
-
-def _resolution(server: Serving, filled: Filled, options: argparse.Namespace, folder: Path) -> Figures:
-    found: Figures = {}
-    other = compile_program("hdlbench", folder) if options.hdlbench else None
-    if other is not None:
-        _say("echo in C")
-        found |= echo_floor(other, compile_program("cecho", folder), filled, options.seconds)
-    for way in WAYS:
-        _say(f"resolution: {way.name}")
-        found |= resolution(server, filled, way, options.seconds, options.generators)
-        if other is not None:
-            found |= cross_check(other, server, filled, way, options.seconds)
     return found
 
 
@@ -160,7 +139,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="seconds for each measurement; default 1")
     parser.add_argument("--workers", type=int, default=1, help="worker processes; default 1")
     parser.add_argument("--generators", type=int, default=2, help="load generator processes; default 2")
-    parser.add_argument("--hdlbench", action="store_true", help="measure with an independent load generator too")
     parser.add_argument("--kills", type=int, default=1, help="how often each process is killed; default 1")
     parser.add_argument("--profile", type=Path, help="a folder for profiles of the server's threads")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, comma-separated; default all")

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -101,39 +102,66 @@ def anonymous_memory(pid: int) -> float:
     return 0.0
 
 
-def measure(label: str, records: int, *arguments: str, server: int | None = None) -> None:
-    """Run a command and print its cost."""
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The cost of a command: CPU in microseconds for a record, memory in MB."""
+
+    seconds: float
+    cpu: float
+    server_cpu: float
+    memory: float
+    server_memory: float
+
+
+def run_task(label: str, records: int, *arguments: str, server: int | None = None) -> Task:
+    """Run a command; stop it if this program is stopped."""
     watch = None if server is None else Watch(server)
     processes = [] if server is None else [*parts(server)]
     started = reported = time.monotonic()
     process = subprocess.Popen([PERSEID, *arguments, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     memory = server_memory = 0.0
-    while True:
-        memory = max(memory, anonymous_memory(process.pid))
-        server_memory = max([server_memory, *map(anonymous_memory, processes)])
-        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-        if pid:
-            break
-        if time.monotonic() - reported >= _PROGRESS_SECONDS:
-            reported = time.monotonic()
-            print(f"{label}: {reported - started:,.0f} s, {memory:,.0f} MB", file=sys.stderr, flush=True)
-        time.sleep(_SAMPLE_SECONDS)
+    try:
+        while True:
+            memory = max(memory, anonymous_memory(process.pid))
+            server_memory = max([server_memory, *map(anonymous_memory, processes)])
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if pid:
+                break
+            if time.monotonic() - reported >= _PROGRESS_SECONDS:
+                reported = time.monotonic()
+                print(f"{label}: {reported - started:,.0f} s, {memory:,.0f} MB", file=sys.stderr, flush=True)
+            time.sleep(_SAMPLE_SECONDS)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
     process.returncode = os.waitstatus_to_exitcode(status)
     seconds = time.monotonic() - started
     if process.returncode:
         raise SystemExit(f"{label} failed with exit code {process.returncode}")
     cpu = (usage.ru_utime + usage.ru_stime) / records * 1e6
     server_cpu = 0.0 if watch is None else sum(watch.spent().values()) / records * 1e6
-    figures = f"{seconds:>9,.1f} {records / seconds:>10,.0f} {cpu:>8,.0f} {server_cpu:>11,.0f}"
-    print(f"{label:<13} {records:>10,} {figures} {memory:>8,.0f} {server_memory:>10,.0f}", flush=True)
+    return Task(seconds, cpu, server_cpu, memory, server_memory)
+
+
+def measure(label: str, records: int, *arguments: str, server: int | None = None) -> None:
+    """Run a command and print its cost."""
+    task = run_task(label, records, *arguments, server=server)
+    figures = f"{task.seconds:>9,.1f} {records / task.seconds:>10,.0f} {task.cpu:>8,.0f} {task.server_cpu:>11,.0f}"
+    print(f"{label:<13} {records:>10,} {figures} {task.memory:>8,.0f} {task.server_memory:>10,.0f}", flush=True)
+
+
+def create(directory: Path) -> None:
+    """Create an empty installation for the table."""
+    command = [PERSEID, "init", str(directory), "--prefix", PREFIX, "--profile", "free"]
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def measure_import(folder: Path, records: int) -> None:
     """Import, export and rewrite."""
     directory, table = folder / "installation", folder / "table.csv"
     write_table(table, records)
-    init = [PERSEID, "init", str(directory), "--prefix", PREFIX, "--profile", "free"]
-    subprocess.run(init, check=True, capture_output=True)
+    create(directory)
     with serve(directory) as server:
 
         def run(label: str, *arguments: str) -> None:

@@ -61,8 +61,8 @@ def start_up(directory: Path, settings: dict[str, str]) -> Figures:
     """
     with tempfile.TemporaryDirectory() as bytecode:
         settings |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": bytecode}
-        _start(directory, settings)
-        rounds = [_start(directory, settings) | _recover(directory, settings) for _ in range(STARTS)]
+        time_start(directory, settings)
+        rounds = [time_start(directory, settings) | _recover(directory, settings) for _ in range(STARTS)]
     return {name: statistics.median(found[name] for found in rounds) for name in rounds[0]}
 
 
@@ -78,7 +78,8 @@ def _recover(directory: Path, settings: dict[str, str]) -> Figures:
             return {"kill -9 of supervisor: s until the next one is ready": time.monotonic() - killed}
 
 
-def _start(directory: Path, settings: dict[str, str]) -> Figures:
+def time_start(directory: Path, settings: dict[str, str]) -> Figures:
+    """Start a server; measure the time to the first response, and memory."""
     address = "127.0.0.1", _free_port()
     found: dict[str, float] = {}
 
@@ -86,7 +87,7 @@ def _start(directory: Path, settings: dict[str, str]) -> Figures:
         found[via.value] = first_answer(address, via)
 
     started = time.monotonic()
-    watching = [threading.Thread(target=watch, args=(via,)) for via in (Via.UDP, Via.TCP)]
+    watching = [threading.Thread(target=watch, args=(via,), daemon=True) for via in (Via.UDP, Via.TCP)]
     for thread in watching:
         thread.start()
     with serving(directory, "--native-port", str(address[1]), **settings) as server:

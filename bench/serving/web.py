@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.serving.installations import make
+from bench.serving.resolving import until_answered
 from perseid.server.benchmark.installation import PREFIX
 from perseid.server.benchmark.processes import Watch
 from tests.server.native.native_client import serving
@@ -61,6 +62,8 @@ function request()
 end
 """
 _LATENCY: Final = re.compile(r"99%\s+([\d.]+)(us|ms|s)")
+_REFUSED: Final = re.compile(r"Non-2xx or 3xx responses: (\d+)")
+_SOCKET_ERRORS: Final = re.compile(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)")
 _REQUESTS: Final = re.compile(r"(\d+) requests in ([\d.]+)(ms|s|m)")
 _UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
 
@@ -109,6 +112,8 @@ class Measured:
     rate: float
     slowest: float
     """Milliseconds: 99th percentile."""
+    failed: int
+    """Requests without a response, or with success instead of refusal, or the other way round."""
 
 
 def measure(pid: int, address: str, way: Way, handles: int, seconds: float) -> Measured:
@@ -117,26 +122,38 @@ def measure(pid: int, address: str, way: Way, handles: int, seconds: float) -> M
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
         file.write(script)
         file.flush()
-        command = ["wrk", "-t1", "-c16", f"-d{seconds}s", "--latency", "-s", file.name, address]
-        watch = Watch(pid)
-        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        cpu = sum(watch.spent().values())
+
+        def load(seconds: float) -> Measured | None:
+            command = ["wrk", "-t1", "-c16", f"-d{max(1, round(seconds))}s", "--latency", "-s", file.name, address]
+            watch = Watch(pid)
+            text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            return parse_output(text, sum(watch.spent().values()), way)
+
+        return until_answered(load, seconds)
+
+
+def parse_output(text: str, cpu: float, way: Way) -> Measured | None:
+    """What `wrk` says, with the CPU seconds of the server; nothing if there was no response."""
     requests, duration = _REQUESTS.search(text), _LATENCY.search(text)
-    if requests is None or duration is None or (way.status < 400 and "Non-2xx" in text) or "Socket errors" in text:
+    if requests is None or duration is None:
         raise RuntimeError(f"wrk says:\n{text}")
     count, length = int(requests[1]), float(requests[2]) * _UNITS[requests[3]]
-    return Measured(cpu / count * 1e6, count / length, float(duration[1]) * _UNITS[duration[2]] * 1e3)
+    refused = int(found[1]) if (found := _REFUSED.search(text)) else 0
+    failed = refused if way.status < 400 else count - refused
+    failed += sum(map(int, errors.groups())) if (errors := _SOCKET_ERRORS.search(text)) else 0
+    slowest = float(duration[1]) * _UNITS[duration[2]] * 1e3
+    return Measured(cpu / count * 1e6, count / length, slowest, failed) if count else None
 
 
 @contextmanager
 def nginx(folder: Path) -> Iterator[tuple[int, str]]:
     """Serve a fixed redirect; return the process and its address."""
-    port = _free_port()
+    port = free_port()
     (folder / "nginx.conf").write_text(_NGINX.format(folder=folder, port=port))
     command = [shutil.which("nginx") or "/usr/sbin/nginx", "-p", str(folder), "-c", str(folder / "nginx.conf")]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         try:
-            _wait_for(port)
+            wait_for(port)
             yield process.pid, f"http://127.0.0.1:{port}"
         finally:
             process.terminate()
@@ -188,13 +205,15 @@ def _print_waits(name: str, found: list[float]) -> None:
     print(f"{name:<36}{median:8.2f} ms median  99 % in {slowest:6.2f} ms  maximum {found[-1]:6.1f} ms", flush=True)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that is free now."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port: int = listener.getsockname()[1]
         return port
 
 
-def _wait_for(port: int) -> None:
+def wait_for(port: int) -> None:
+    """Wait until something accepts connections."""
     for _ in range(200):
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
@@ -202,7 +221,7 @@ def _wait_for(port: int) -> None:
             time.sleep(0.05)
         else:
             return
-    raise RuntimeError("nginx does not serve")
+    raise RuntimeError(f"nothing serves at port {port}")
 
 
 def main() -> None:
@@ -255,6 +274,8 @@ def _let_everybody_list(directory: Path) -> None:
 
 def _print(name: str, found: Measured, bare: Measured, aim: str) -> None:
     ratio = bare.cpu / found.cpu
+    if found.failed:
+        raise RuntimeError(f"{name}: {found.failed} wrong responses")
     figures = f"{found.cpu:8.1f} µs CPU {found.rate:9,.0f}/s  99 % in {found.slowest:6.1f} ms  {ratio:5.2f} of nginx"
     print(f"{name:<36}{figures}  {aim and f'target {aim}'}".rstrip(), flush=True)
 

@@ -28,6 +28,8 @@ from tests.server.native.native_client import NativeClient, Via
 
 PREPARED_A_SECOND: Final = 6_000
 """Requests prepared for each second: more than any server acknowledges to one client."""
+MOST_UNEQUAL: Final = 4
+"""How many times its share one of many clients may create."""
 
 _SUCCESS = int(ResponseCode.SUCCESS).to_bytes(4, "big")
 _ID, _LENGTH, _CODE = slice(8, 12), slice(16, 20), slice(24, 28)
@@ -51,6 +53,8 @@ class Order(processes.Order):
     seconds: float
     pipelined: bool = False
     """Whether the client of the product creates, many at once in one session."""
+    clients: int = 1
+    """Clients that create at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,7 @@ def create(order: Order, wait: Callable[[], object]) -> Written:
         if order.in_session:
             client.begin_session()
             _must_be_done(client, next(names))  # authenticate once
-            prepared = int(order.seconds * PREPARED_A_SECOND)
+            prepared = int(order.seconds * PREPARED_A_SECOND * min(1.0, MOST_UNEQUAL / order.clients)) + 1
             steps = _prepared(client, [next(names) for _ in range(prepared)])
         else:
             steps = ((name, client.create(name, three_values(name)).code == ResponseCode.SUCCESS) for name in names)
