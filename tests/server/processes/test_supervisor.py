@@ -208,3 +208,18 @@ def test_start_is_reported_when_the_resolver_has_ended(supervisor: Supervisor, m
     assert (reported, supervisor._has_started) == ([], False)
     supervisor._on_exit(supervisor._resolver, 0)
     assert (reported, supervisor._has_started) == ([True], True)
+
+
+def test_resolver_that_cannot_be_forked_is_left_out(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first worker reads the end of its socket at once; a later resolver would have none."""
+    monkeypatch.setattr(supervisor, "_send_news", lambda: None)
+    monkeypatch.setattr(supervisor, "_close_pipes", lambda _child: None)
+    ours, theirs = socket.socketpair()
+    kept, worker = socket.socketpair()
+    supervisor._channel, supervisor._forking = ours, supervisor._resolver
+    supervisor._resolver.handover = kept
+    with ours, theirs, worker:
+        theirs.send(b'{"problem": "Cannot allocate memory"}')
+        supervisor._on_fork()
+        assert supervisor._resolver.restart_at is None
+        assert worker.recv(1) == b""

@@ -439,6 +439,8 @@ class Supervisor:
         if child.handover is not None:
             child.handover.close()
             child.handover = None
+        if child is self._resolver and not child.pid:
+            child.restart_at = None  # the first worker does not wait for it
         child.started = monotonic()
         if child.pid in self._ended_early:
             self._on_exit(child, self._ended_early[child.pid])
