@@ -333,12 +333,34 @@ def test_check_of_a_healthy_installation(here: Site) -> None:
     assert done.err == ""
     assert [line.split()[:2] for line in done.out.splitlines()] == [
         *(["ok", about] for about in ("directory", "settings", "server", "http", "ports", "ports", "ports")),
-        *(["ok", about] for about in ("clock", "keys", "ledger", "answers", "policy")),
+        *(["ok", about] for about in ("compiled", "clock", "keys", "ledger", "answers", "policy")),
     ]
     assert f"{count_entries(here)} entries are valid" in done.out
     quick = here.ok("check --quick").out
     assert "not verified" in quick
     assert "their records and URLs were not checked (--quick)" in quick
+
+
+def test_check_says_how_public_resolution_runs(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolution(**environ: str) -> str:
+        done = here("check --quick", environ=environ)
+        return " ".join(re.findall(r"^(?:ok|note) +compiled .*(?:\n  .*)*", done.out, re.MULTILINE)[0].split())
+
+    networks = ",".join(f"10.0.{number}.0/24" for number in range(256))
+    assert "runs compiled (LMDB 0.9." in resolution(PERSEID_LIMITS_EXEMPT_NETWORKS=networks)
+    many = resolution(PERSEID_LIMITS_EXEMPT_NETWORKS=f"{networks},192.0.2.1")
+    assert many.startswith("note compiled public resolution over UDP runs in Python (limits.exempt_networks has 257 ")
+    assert "combine networks in limits.exempt_networks; to do without it, set native.compiled to false" in many
+    off = "ok compiled public resolution over UDP runs in Python (native.compiled is false)"
+    assert resolution(PERSEID_NATIVE_COMPILED="false") == off
+    for module in ("perseid.compiled", "perseid.cli.check"):
+        monkeypatch.setattr(f"{module}.PROBLEM", "No module named 'perseid.compiled._native'")
+    missing = resolution()
+    assert missing.startswith(
+        "note compiled public resolution over UDP runs in Python (perseid.compiled: No module named "
+    )
+    assert "install the Debian packages gcc and liblmdb-dev" in missing
+    assert resolution(PERSEID_NATIVE_COMPILED="false") == off
 
 
 def test_check_without_an_installation_is_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Annotated, Final
 import typer
 
 from perseid.client.remotes import others_have_access
-from perseid.compiled import PROBLEM, describe
+from perseid.compiled import PROBLEM, describe, native
 from perseid.ledger.errors import ClockError, CorruptView, LedgerError, ReadOnlyMode, StorageFull
 from perseid.ledger.log.entry import Entry, State
 from perseid.ledger.log.reader import CHUNK
@@ -289,10 +289,16 @@ def port_findings(config: Config) -> Iterator[Finding]:
 
 def resolution_finding(config: Config) -> Finding:
     """Return whether the compiled module serves public resolution over UDP."""
-    message = f"public resolution over UDP runs {describe(enabled=config.native.compiled)}"
-    if not config.native.compiled or not PROBLEM:
+    enabled, networks = config.native.compiled, len(config.limits.exempt_networks)
+    message = f"public resolution over UDP runs {describe(enabled=enabled, exempt_networks=networks)}"
+    if not enabled:
         return Finding("compiled", Level.OK, message)
-    advice = "install the Debian packages gcc and liblmdb-dev, and then Perseid again from its source"
+    if PROBLEM:
+        advice = "install the Debian packages gcc and liblmdb-dev, and then Perseid again from its source"
+    elif networks > native.MAX_NETWORKS:
+        advice = "combine networks in limits.exempt_networks"
+    else:
+        return Finding("compiled", Level.OK, message)
     return Finding("compiled", Level.NOTE, message, f"{advice}; to do without it, set native.compiled to false")
 
 

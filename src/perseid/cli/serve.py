@@ -141,7 +141,8 @@ def _set_environment(options: dict[str, str | int | None]) -> None:
 
 def _welcome_lines(target: Path, config: Config, *, init_demo: bool) -> tuple[str, ...]:
     """Return the startup messages, with format fields for addresses that are not known yet."""
-    lines = [LISTENING, _escape(RESOLUTION.format(how=describe(enabled=config.native.compiled)))]
+    how = describe(enabled=config.native.compiled, exempt_networks=len(config.limits.exempt_networks))
+    lines = [LISTENING, _escape(RESOLUTION.format(how=how))]
     if config.http.enabled:
         lines.append(HTTP)
     if init_demo:

@@ -30,10 +30,13 @@ PROBLEM: str = problem
 __all__ = ["PROBLEM", "native"]
 
 
-def describe(*, enabled: bool) -> str:
+def describe(*, enabled: bool, exempt_networks: int) -> str:
     """Say how public resolution over UDP runs, and why if not compiled."""
     if not enabled:
         return "in Python (native.compiled is false)"
     if PROBLEM:
         return f"in Python (perseid.compiled: {PROBLEM})"
+    if exempt_networks > native.MAX_NETWORKS:
+        most = native.MAX_NETWORKS
+        return f"in Python (limits.exempt_networks has {exempt_networks} networks; perseid.compiled takes {most})"
     return f"compiled (LMDB {'.'.join(map(str, native.lmdb_version()))})"

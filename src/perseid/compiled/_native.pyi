@@ -34,6 +34,9 @@ class _Traffic(Protocol):
     @property
     def exempt(self) -> Sequence[tuple[bool, bytes, int]]: ...
 
+MAX_NETWORKS: int
+"""Maximum number of networks without limits."""
+
 def lmdb_version() -> tuple[int, int, int]: ...
 def find_bucket(secret: int, network: int, size: int) -> int: ...
 def answer(

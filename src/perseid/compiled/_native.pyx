@@ -1,8 +1,10 @@
 # cython: language_level=3, binding=False
 """The compiled module: what Python needs of the C files beside it."""
 
+cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.errno cimport EBUSY
 from libc.stdint cimport int16_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
@@ -181,6 +183,9 @@ cdef enum:
     MAX_TAKEN = 64          # datagrams or lines of the log that the event loop takes at a time
 
 
+MAX_NETWORKS = MAX_EXEMPT
+
+
 def lmdb_version():
     """Return the version of LMDB of the system."""
     cdef int major, minor, patch
@@ -196,20 +201,25 @@ def find_bucket(uint64_t secret, uint64_t network, uint64_t size):
 # The answers view
 
 
+cdef set _open_paths = set()  # closing one of two environments of a folder would release the locks of both
+
+
+@cython.no_gc_clear
 cdef class Environment:
     """A generation of the answers view, for reading: an environment of LMDB, with the methods of `lmdb.Environment`.
 
-    `to_error` makes the exception from an error number and its text.
+    `to_error` makes the exception from an error number and its text. A folder can only be open once.
     """
 
     cdef view_t *view
+    cdef bytes folder
     cdef object to_error
     cdef tuple names
     cdef MDB_txn *spare[SPARE_TRANSACTIONS]
     cdef int spare_count
     cdef object __weakref__
 
-    def __init__(self, str path, size_t map_size, tuple names, int state_file, uint64_t generation, to_error):
+    def __cinit__(self, str path, size_t map_size, tuple names, int state_file, uint64_t generation, to_error):
         cdef const char *c_names[DATABASES]
         cdef int i
         if len(names) != DATABASES:
@@ -218,13 +228,15 @@ cdef class Environment:
         self.names = names
         for i in range(DATABASES):
             c_names[i] = names[i]
-        if self.view != NULL:
-            raise RuntimeError("the environment is open")
         folder = path.encode("utf-8", "surrogateescape")
+        if folder in _open_paths:
+            raise self.to_error(EBUSY, "the environment is already open in this process")
         error = view_open(&self.view, folder, map_size, c_names, state_file, generation)
         if error:
             self.view = NULL
             self.fail(error)
+        _open_paths.add(folder)
+        self.folder = folder
 
     def __dealloc__(self):
         if self.view != NULL:
@@ -233,6 +245,7 @@ cdef class Environment:
                 mdb_txn_abort(self.spare[self.spare_count])
             with nogil:
                 view_close(self.view)
+            _open_paths.discard(self.folder)
             view_release(self.view)
 
     cdef fail(self, int error):
@@ -271,6 +284,7 @@ cdef class Environment:
             mdb_txn_abort(txn)
 
 
+@cython.no_gc_clear  # the environment is needed to end it
 cdef class Transaction:
     """A read transaction; `abort` ends it."""
 
@@ -422,6 +436,7 @@ cdef tuple to_address(const address_t *address):
     return text.decode("ascii"), ntohs(address.ipv4.sin_port)
 
 
+@cython.no_gc_clear  # the thread uses the shared memory until it ends
 cdef class UdpLoop:
     """A thread that answers public resolution on a UDP socket, which stays the caller's."""
 
@@ -429,9 +444,7 @@ cdef class UdpLoop:
     cdef view_t *view  # that the loop uses, for comparison only
     cdef Py_buffer slots  # keeps the shared memory of the limits mapped
 
-    def __init__(self, int socket):
-        if self.loop != NULL:
-            raise RuntimeError("the loop exists")
+    def __cinit__(self, int socket):
         self.loop = udp_create(socket)
         if self.loop == NULL:
             raise OSError("cannot create the loop of a UDP socket")
@@ -451,6 +464,9 @@ cdef class UdpLoop:
         if len(traffic.exempt) > MAX_EXEMPT:
             raise ValueError(f"more than {MAX_EXEMPT} networks")
         PyObject_GetBuffer(traffic.slots, &slots, PyBUF_WRITABLE)
+        if slots.len < 2 * <Py_ssize_t>sizeof(double):
+            PyBuffer_Release(&slots)
+            raise ValueError("no buckets")
         settings = <udp_settings_t *>calloc(1, sizeof(udp_settings_t))
         if settings == NULL:
             PyBuffer_Release(&slots)

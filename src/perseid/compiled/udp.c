@@ -17,6 +17,7 @@ enum {
     CONTROL_SIZE = CMSG_SPACE(INFO_SIZE),
 };
 
+static const char THREAD_NAME[] = "perseid-udp"; /* shown by `top -H` */
 static const double MAX_QUEUED_SECONDS = 0.1; /* older: the event loop is stuck */
 
 typedef union {
@@ -65,6 +66,7 @@ struct udp_loop {
     unsigned out_count;
     bool has_news; /* for the event loop */
     bool is_full;  /* the last batch: there is probably more */
+    bool has_view; /* while it handled the last batch */
 };
 
 static double seconds(clockid_t clock)
@@ -224,7 +226,7 @@ static void log_answer(udp_loop_t *loop, int request, const answer_t *answer, do
     entry = &loop->log[(loop->log_start + loop->log_count++) % LOG_SIZE]; /* `must_wait` has seen that there is room */
     entry->sender = loop->senders[request];
     entry->code = answer->code;
-    entry->microseconds = (uint32_t)((seconds(CLOCK_MONOTONIC) - started) * 1e6);
+    entry->microseconds = (uint32_t)(int64_t)((seconds(CLOCK_MONOTONIC) - started) * 1e6);
     entry->name_size = answer->requested.size;
     memcpy(entry->name, answer->requested.data, answer->requested.size);
     loop->has_news = true;
@@ -296,6 +298,7 @@ static void handle_batch(udp_loop_t *loop, int count)
     uint32_t unix_time = (uint32_t)(int64_t)seconds(CLOCK_REALTIME);
     view_t *view = loop->settings.resolves && loop->view != NULL && view_begin(loop->view) ? loop->view : NULL;
 
+    loop->has_view = view != NULL;
     for (int i = 0; i < count; i++)
         if (!answer_request(loop, i, view, now, unix_time))
             hand_over(loop, i, now);
@@ -310,12 +313,13 @@ static void handle_batch(udp_loop_t *loop, int count)
 
 /* The thread */
 
-/* Whether the event loop must first empty its queues. */
+/* Whether the event loop must first empty its queues. If everything is for it, the buffer of the socket is the better
+ * place to wait; otherwise what is for it must not delay public resolution, and is dropped if it is too much. */
 static bool must_wait(udp_loop_t *loop, double now)
 {
     pthread_mutex_lock(&loop->queue_lock);
     bool result = (loop->queue_count && now - loop->queue_since > MAX_QUEUED_SECONDS) ||
-                  loop->log_count > LOG_SIZE - BATCH;
+                  (loop->queue_count > QUEUE_SIZE - BATCH && !loop->has_view) || loop->log_count > LOG_SIZE - BATCH;
     pthread_mutex_unlock(&loop->queue_lock);
     return result;
 }
@@ -417,6 +421,11 @@ void udp_configure(udp_loop_t *loop, const udp_settings_t *settings)
 {
     pthread_mutex_lock(&loop->lock);
     loop->settings = *settings;
+    if (!settings->logs) { /* nobody takes what is left */
+        pthread_mutex_lock(&loop->queue_lock);
+        loop->log_count = 0;
+        pthread_mutex_unlock(&loop->queue_lock);
+    }
     pthread_mutex_unlock(&loop->lock);
 }
 
@@ -447,6 +456,8 @@ int udp_start(udp_loop_t *loop)
     pthread_sigmask(SIG_SETMASK, &all, &before);
     error = pthread_create(&loop->thread, NULL, run, loop);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!error)
+        pthread_setname_np(loop->thread, THREAD_NAME);
     loop->is_running = !error;
     return error;
 }

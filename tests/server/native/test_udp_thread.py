@@ -1,23 +1,29 @@
 """The thread of the compiled module answers what the event loop would, and leaves it everything else."""
 
+import gc
 import os
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from select import select
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perseid.compiled import native
+from perseid.compiled import describe, native
+from perseid.ledger.errors import AnswersUnavailable
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader, StateFile
 from perseid.records.record import Value
 from perseid.server.limits.udp import TOO_MUCH_TEXT, TrafficLimit, find_bucket, short_response
 from perseid.server.native.resolution import PublicResolver, ResolutionSettings, packets
+from perseid.server.native.udp_thread import UdpThread
+from perseid.server.observe.metrics import WorkerCounters
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from tests.ledger.answer_ledgers import MemoryLedger, process, report_reads, url
 from tests.server.native.resolution_states import RequestFields
@@ -285,6 +291,60 @@ def test_more_datagrams_than_the_queue_has_room_for_are_counted(threaded: Thread
     assert len(taken) + threaded.loop.counts()[4] == 300
 
 
+def test_without_a_view_datagrams_wait_in_the_socket_until_there_is_room(threaded: Threaded) -> None:
+    threaded.loop.use(None)
+    threaded.loop.stop()
+    for _ in range(300):
+        threaded.client.send(FOUND)
+    threaded.loop.start()
+    assert select([threaded.loop], [], [], DEADLINE)[0]
+    start, deadline = threaded.loop.last_beat, time.monotonic() + DEADLINE
+    while threaded.loop.last_beat < start + 0.01 and time.monotonic() < deadline:
+        pass  # until it has read all that it reads
+    assert len(threaded.take(300)) == 300
+    assert threaded.loop.counts()[4] == 0
+
+
+def test_lines_that_nobody_takes_any_more_do_not_stop_the_thread(threaded: Threaded) -> None:
+    threaded.configure(logs=True)
+    threaded.client.settimeout(0.5)
+    with suppress(TimeoutError):
+        for _ in range(1024):
+            threaded.ask(FOUND)
+        raise AssertionError("it waits until lines are taken")
+    threaded.configure(logs=False)
+    threaded.client.settimeout(DEADLINE)
+    assert [untimed(answer) for answer in threaded.ask(count=1)] == expected(threaded.reader, FOUND)
+    assert threaded.loop.take_log() == []
+
+
+def test_many_exempt_networks_are_left_to_python(threaded: Threaded, caplog: pytest.LogCaptureFixture) -> None:
+    def configure(count: int) -> None:
+        networks = [f"10.{number // 256}.{number % 256}.0/24" for number in range(count)]
+        limit = TrafficLimit(threaded.memory, 0, 0, networks)
+        thread.configure(ResolutionSettings(), limit, resolves=True, logs=False)
+
+    threaded.loop.stop()
+    thread = UdpThread(threaded.udp, threaded.reader, WorkerCounters())
+    thread.use_view()
+    thread.compiled.start()
+    for count, is_left in ((257, True), (300, True), (256, False), (257, True)):
+        configure(count)
+        threaded.client.send(FOUND)
+        if is_left:
+            assert select([thread.compiled], [], [], DEADLINE)[0]
+            os.read(thread.compiled.fileno(), 8)
+            taken = thread.take()
+            assert taken is not None
+            assert taken.receive(600)[0] == FOUND
+        else:
+            assert len(threaded.ask(count=1)) == 1
+    thread.compiled.stop()
+    assert [line for line in caplog.messages if "in Python" in line] == [
+        f"public resolution over UDP runs {describe(enabled=True, exempt_networks=257)}"
+    ] * 2
+
+
 def test_thread_can_be_stopped_and_started(threaded: Threaded) -> None:
     for _ in range(3):
         threaded.loop.stop()
@@ -314,6 +374,32 @@ def test_environment_reads_what_python_reads(folder: Path) -> None:
         assert compiled.environment is not None
         with compiled.snapshot() as first, compiled.snapshot() as second:
             assert first.stamp == second.stamp
+
+
+def test_folder_can_be_open_only_once(folder: Path) -> None:
+    """Closing one of two environments would release the locks of both."""
+    with AnswersReader(folder, compiled=True) as reader, AnswersReader(folder, compiled=True) as second:
+        assert reader.ready
+        with pytest.raises(AnswersUnavailable, match="already open"):
+            second.get(b"10.1/x")
+        reader.close()
+        assert second.ready
+
+
+def test_transaction_in_a_cycle_of_garbage_is_ended(folder: Path) -> None:
+    """The collector clears what a cycle refers to in any order."""
+
+    class Cycle:
+        def __init__(self, txn: object) -> None:
+            self.txn, self.itself = txn, self
+
+    with AnswersReader(folder, compiled=True) as reader:
+        assert reader.ready
+        assert reader.environment is not None
+        for _ in range(10):
+            Cycle(reader.environment.begin())
+            gc.collect()
+        assert reader.ready
 
 
 def test_reader_in_another_process_follows_the_writer(tmp_path: Path) -> None:

@@ -8,15 +8,17 @@ alive.
 """
 
 import asyncio
+import logging
 import os
 import socket
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from time import monotonic
 from typing import Final
 
-from perseid.compiled import native
+from perseid.compiled import describe, native
 from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.server.limits.udp import TOO_MUCH_TEXT, TrafficLimit
 from perseid.server.observe.metrics import WorkerCounters
@@ -29,6 +31,7 @@ STUCK_SECONDS: Final = 1.0
 busy machine it waits for the processor like the event loop."""
 
 _EVENT_SIZE: Final = 8  # bytes of an eventfd
+_logger = logging.getLogger(__name__)
 
 
 class TakenDatagrams:
@@ -53,13 +56,25 @@ class UdpThread:
         self.compiled = native.UdpLoop(udp.fileno())
         self._answers = answers
         self._is_running = False
+        self._has_many_networks = False
         self._counts = counts
         counts.compiled = self.compiled
 
     def configure(self, settings: ResolutionSettings, limit: TrafficLimit, *, resolves: bool, logs: bool) -> None:
-        """Replace the settings. Sites with several servers are left to Python, which knows who is responsible."""
-        resolves = resolves and settings.servers == 1
-        self.compiled.configure(settings, limit.buckets, TOO_MUCH_TEXT, resolves=resolves, logs=logs)
+        """Replace the settings. What the module cannot do is left to Python, request by request.
+
+        These are sites with several servers, because Python knows who is responsible, and many exempt networks.
+        """
+        buckets = limit.buckets
+        has_many = len(buckets.exempt) > native.MAX_NETWORKS
+        if has_many:
+            buckets = replace(buckets, exempt=())
+            if not self._has_many_networks:
+                how = describe(enabled=True, exempt_networks=len(limit.buckets.exempt))
+                _logger.warning("public resolution over UDP runs %s", how)
+        self._has_many_networks = has_many
+        resolves = resolves and settings.servers == 1 and not has_many
+        self.compiled.configure(settings, buckets, TOO_MUCH_TEXT, resolves=resolves, logs=logs)
 
     def start(self, loop: asyncio.AbstractEventLoop, take: Callable[[], bool]) -> None:
         """Start reading; `take` is called when something waits, until it returns False."""
