@@ -1,14 +1,19 @@
 """The thread of the compiled module answers what the event loop would, and leaves it everything else."""
 
 import gc
+import itertools
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from select import select
+from threading import Event
 from typing import Any
 
 import pytest
@@ -420,6 +425,84 @@ def test_reader_in_another_process_follows_the_writer(tmp_path: Path) -> None:
             pipe.send("look")
             assert pipe.recv() == (tuple(entry.contents), False)
         pipe.send("stop")
+
+
+# Writes
+
+
+def serve_udp(pipe: Connection, folder: Path) -> None:
+    """Serve public resolution as a worker does, until the other side sends something; report the counts."""
+    memory = TrafficLimit.create(16)
+    with socket.socket(type=socket.SOCK_DGRAM) as udp, AnswersReader(folder, compiled=True) as reader:
+        udp.bind(("127.0.0.1", 0))
+        resolver = PublicResolver(reader, ResolutionSettings(), lambda: NOW)
+        loop = native.UdpLoop(udp.fileno())
+        limit = TrafficLimit(memory, 0, 0)
+        loop.configure(ResolutionSettings(), limit.buckets, TOO_MUCH_TEXT, resolves=True, logs=False)
+        loop.start()
+        pipe.send(udp.getsockname())
+        left: list[tuple[bytes, Any]] = []
+        while not pipe.poll():
+            if select([loop], [], [], 0.001)[0]:
+                os.read(loop.fileno(), 8)
+            left += [(datagram, sender) for datagram, sender, _ in loop.take_datagrams()]
+            for datagram, sender in left.copy():
+                if (response := resolver(datagram)) is not None:
+                    udp.sendto(response, sender)
+                    left.remove((datagram, sender))
+            loop.use(reader.environment)
+        loop.stop()
+        pipe.send(loop.counts()[0])
+
+
+def test_every_response_has_what_was_acknowledged_before_its_request(tmp_path: Path) -> None:
+    """Also while the view is built again, and a client asks all the time."""
+    ledger, acknowledged, is_over = MemoryLedger(), 0, Event()
+    ledger.append("0.SITE/HOMED/0.NA/10.1", url("homed"))
+    ledger.append("10.1/x", url("number 000;"))
+
+    def ask(client: socket.socket) -> None:
+        least = acknowledged
+        client.send(FOUND)
+        number = re.search(rb"number (\d+);", client.recv(600))
+        assert number is not None
+        assert int(number[1]) >= least
+
+    def ask_always() -> int:
+        with socket.socket(type=socket.SOCK_DGRAM) as client:
+            client.settimeout(DEADLINE)
+            client.connect(address)
+            for count in itertools.count():
+                if is_over.is_set():
+                    return count
+                ask(client)
+        raise AssertionError
+
+    with (
+        Answers(tmp_path) as answers,
+        process(serve_udp, tmp_path) as (_, pipe),
+        ThreadPoolExecutor() as pool,
+        socket.socket(type=socket.SOCK_DGRAM) as client,
+    ):
+        assert answers.catch_up(ledger.look)
+        address = pipe.recv()
+        client.settimeout(DEADLINE)
+        client.connect(address)
+        asked = pool.submit(ask_always)
+        try:
+            for number in range(1, 201):
+                assert answers.apply([ledger.append("10.1/x", url(f"number {number:03};"))])
+                acknowledged = number
+                ask(client)
+                if number % 20 == 0:
+                    assert answers.rebuild(ledger.look)
+                    ask(client)
+        finally:
+            is_over.set()
+        total = asked.result(DEADLINE) + 210
+        pipe.send("stop")
+        found = pipe.recv()[int(ResponseCode.SUCCESS)]
+    assert total / 2 < found <= total, "the others are those after a new generation"
 
 
 # What it has in common with Python
