@@ -41,7 +41,10 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.LIST_TYPES: "Only handles can be registered as types. Use a registered type (perseid type list)",
     AdviceKind.LIST_USERS: "List the users: perseid user list",
     AdviceKind.MAKE_PUBLIC: "Make it public: write its type without !private, or with !public",
-    AdviceKind.MAP_COLUMN: "Use --map {column}=TYPE to store the column as a type, or --map {column}=- to ignore it",
+    AdviceKind.MAP_COLUMN: (
+        "Use --map {column}=handle if it has the handles, --map {column}=TYPE to store it as a type, "
+        "or --map {column}=- to ignore it"
+    ),
     AdviceKind.MINT_AGAIN: (
         "To write its handles again: perseid import FILE --handles-of {job}. To mint others: --mint-again"
     ),

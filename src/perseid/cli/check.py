@@ -294,7 +294,7 @@ def resolution_finding(config: Config) -> Finding:
     if not enabled:
         return Finding("compiled", Level.OK, message)
     if PROBLEM:
-        advice = "install the Debian packages gcc and liblmdb-dev, and then Perseid again from its source"
+        advice = "install a wheel that has it: in a checkout, make wheel COMPILED=1 builds one"
     elif networks > native.MAX_NETWORKS:
         advice = "combine networks in limits.exempt_networks"
     else:
@@ -461,7 +461,7 @@ def _mode_findings(installation: Installation) -> Iterator[Finding]:
     try:
         installation.log.check_mode()
     except ReadOnlyMode as problem:
-        yield Finding("read-only", Level.ERROR, str(problem), "accept them again with: perseid read-only off")
+        yield Finding("read-only", Level.ERROR, str(problem), "to accept changes again: perseid read-only off")
 
 
 UNRESPONSIVE_SECONDS: Final = 60.0

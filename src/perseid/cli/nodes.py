@@ -141,7 +141,7 @@ def read_only(
     else:
         cause = f" Reason: {printable(state)}" if state else ""
         typer.echo(f"All changes are refused.{cause}")
-        print_message("To accept them again: perseid read-only off")
+        print_message("To accept changes again: perseid read-only off")
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"node": app, "read-only": read_only}

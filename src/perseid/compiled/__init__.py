@@ -10,6 +10,7 @@ either may contain any bytes.
     _native.pyx   what Python needs of them
 """
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ else:
         from . import _native as native
     except ImportError as error:
         native, problem = None, str(error)
+        if find_spec(f"{__name__}._native") is None:
+            problem = "it is not part of this installation"
     else:
         problem = ""
 
@@ -35,8 +38,8 @@ def describe(*, enabled: bool, exempt_networks: int) -> str:
     if not enabled:
         return "in Python (native.compiled is false)"
     if PROBLEM:
-        return f"in Python (perseid.compiled: {PROBLEM})"
+        return f"in Python (compiled module: {PROBLEM})"
     if exempt_networks > native.MAX_NETWORKS:
         most = native.MAX_NETWORKS
-        return f"in Python (limits.exempt_networks has {exempt_networks} networks; perseid.compiled takes {most})"
+        return f"in Python (limits.exempt_networks has {exempt_networks} networks; the compiled module takes {most})"
     return f"compiled (LMDB {'.'.join(map(str, native.lmdb_version()))})"

@@ -179,8 +179,12 @@ class _Restore:
             if (header.ledger, header.origin) != (before.ledger, before.origin):
                 raise archive.problem(f"belongs to another ledger ({header.origin}) than the file before it")
         if header.since != tree.size:
-            expected = f"an increment that starts after entry {tree.size}" if tree.size else "a full backup"
-            raise archive.problem(f"starts after entry {header.since}; expected {expected}")
+            follows = (
+                f"expected an increment that starts after entry {tree.size}"
+                if tree.size
+                else (f"name the backups with entries 1 to {header.since} before it")
+            )
+            raise archive.problem(f"starts after entry {header.since}; {follows}")
         if header.root_since != tree.root():
             raise archive.problem(f"continues other entries than the first {tree.size} of the files before it")
 

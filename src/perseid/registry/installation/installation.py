@@ -206,8 +206,8 @@ def create(
         with closing(open_store(work, config, new=True)) as store, translate_errors(store, config):
             if store.version() is not None:
                 raise InstallationError(
-                    f"{mask_password(config.ledger.database)} already contains a ledger; use an empty database, or "
-                    f"copy {FILE_NAME}, {SITE_JSON} and {KEYS_NAME}/ from its installation to add a node"
+                    f"{mask_password(config.ledger.database)} already contains a ledger; use an empty database. "
+                    "To add a node: perseid node export at its installation, and perseid node join here"
                 )
             store.upgrade()
             if store.dialect == "sqlite":
