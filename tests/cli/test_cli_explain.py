@@ -40,6 +40,15 @@ def test_allowed_command_is_explained_without_changes(demo: Site, command: str) 
     assert demo.ok("list 102.100.272 --json").out == before
 
 
+def test_warnings_of_the_change_are_explained(tmp_path: Path) -> None:
+    free = site(tmp_path, "--prefix", "12345", "--profile", "free")
+    change = "create 12345/a --url example.org/1"
+    done = free.ok(f"explain {change}")
+    assert done.err.startswith("Warning: Value 1 of type URL, 'example.org/1', is not an absolute URL")
+    (warning,) = free.ok(f"explain {change} --json").json["warnings"]
+    assert warning in free.ok(change).err
+
+
 @pytest.mark.parametrize(
     ("command", "code", "response", "words"),
     [

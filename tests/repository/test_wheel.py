@@ -74,6 +74,9 @@ def test_installed_server_serves_with_the_packages_of_its_extra_alone(tmp_path: 
     assert not (packages / "psycopg").exists()
     done = installed.run("perseid", "init", "data", "--demo", cwd=tmp_path, path=packages)
     assert done.returncode == 0, done.stderr
+    done = installed.run("perseid", "check", "--quick", "-d", "data", cwd=tmp_path, path=packages)
+    assert "runs in Python (compiled module: it is not part of this installation)" in done.stdout
+    assert "make wheel COMPILED=1" in done.stdout
     ports = ("--native-port", "0", "--http-port", "0", "--metrics-port", "0", "--workers", "1")
     server = subprocess.Popen(
         [installed.home / "bin" / "perseid", "serve", "-d", "data", "--json", *ports],

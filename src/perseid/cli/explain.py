@@ -46,6 +46,7 @@ from ._arguments import (
     parse_handle,
     parse_value_ref,
     parse_values,
+    print_warnings,
     printable,
 )
 from ._commands import REMOTE, Group, register_command
@@ -259,5 +260,6 @@ def _explain(
         print_text(f"{'allowed' if explanation.allowed else 'refused'}: {printable(explanation.reason)}")
         if explanation.advice:
             print_text(printable(explanation.advice))
+        print_warnings(map(printable, explanation.warnings))
     if not explanation.allowed:
         raise typer.Exit(exit_code)

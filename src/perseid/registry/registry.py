@@ -144,12 +144,13 @@ class Registry:
         """Whether a command would be executed, and why; nothing is written."""
         try:
             with self.snapshot() as snapshot:
-                plan = decide_command(command, self.context(snapshot, identity, interface, stage=Stage.COMMIT))
+                context = self.context(snapshot, identity, interface, stage=Stage.COMMIT)
+                plan = decide_command(command, context)
         except Refused as refused:
             if refused.code == ResponseCode.SERVER_TOO_BUSY:  # minting would have to wait, but is allowed
                 return Explanation(True, "allowed")
             return Explanation(False, refused.reason, refused.code, refused.advice, refused.rule, refused)
-        return Explanation(True, plan.reason or "allowed")
+        return Explanation(True, plan.reason or "allowed", warnings=tuple(context.warnings))
 
     def context(
         self, snapshot: Snapshot, identity: Identity, interface: str, note: str = "", stage: Stage = Stage.EARLY

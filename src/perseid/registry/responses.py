@@ -78,7 +78,7 @@ def to_explanation(explanation: Explanation, advice: str) -> records.Explanation
     """Convert an explanation, with the advice of the interface."""
     code = None if explanation.code is None else int(explanation.code)
     result = records.Explanation(
-        explanation.allowed, explanation.reason, advice or None, explanation.rule or None, code
+        explanation.allowed, explanation.reason, advice or None, explanation.rule or None, code, explanation.warnings
     )
     return with_advice_kind(result, explanation.advice)
 

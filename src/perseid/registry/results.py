@@ -256,3 +256,5 @@ class Explanation:
     rule: str = ""
     refused: Refused | None = None
     """The refusal that the command would raise."""
+    warnings: tuple[str, ...] = ()
+    """Those that the result of the command would have."""

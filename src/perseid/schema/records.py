@@ -518,6 +518,7 @@ class Explanation(ResponseBody, frozen=True, omit_defaults=False):
     advice: Annotated[str | None, Doc("How to fix it.")] = None
     rule: Annotated[str | None, Doc("The broken rule, or the line of the namespace's policy.")] = None
     code: Annotated[int | None, Doc("The response code of the Handle System for the refusal.")] = None
+    warnings: Warnings = ()
     advice_kind: Annotated[str, Doc("The kind of advice, for programs that phrase it themselves.")] = ""
     advice_parameters: Annotated[dict[str, Any], Doc("The parameters of that kind.")] = msgspec.field(
         default_factory=dict

@@ -56,7 +56,7 @@ from .settings import FILE_NAME, Config, InvalidConfig, config_template
 from .site import CHECKPOINT_KEY as CHECKPOINT_KEY  # noqa: PLC0414
 from .site import KEYS_NAME as KEYS_NAME  # noqa: PLC0414
 from .site import NEXT_CHECKPOINT_KEY as NEXT_CHECKPOINT_KEY  # noqa: PLC0414
-from .site import PUBLIC_KEY, SERVER_KEY, SITE_JSON, build_site, encode_site, generate_key, load_passphrase
+from .site import PUBLIC_KEY, SERVER_KEY, build_site, encode_site, generate_key, load_passphrase
 
 KNOWN_CLIENTS: Final = "known-clients"
 SPOOL_NAME: Final = "spool"

@@ -87,6 +87,8 @@ def test_urls_are_checked_while_typing(user: ConsoleUser) -> None:
     user.submit("/new", urls="\n".join(URLS), check="yes")
     assert "This change would be made." in user.text, "also without JavaScript"
     assert b'formaction="/console/new#result"' in user.page.body, "the browser shows the answer"
+    user.submit("/new", urls="\n".join([*URLS, "many.example/9"]), check="yes")
+    assert "'many.example/9', is not an absolute URL" in user.text, "what is created with a warning"
 
 
 def test_same_target_for_all_is_in_the_result(user: ConsoleUser) -> None:

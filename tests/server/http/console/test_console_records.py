@@ -192,7 +192,11 @@ def test_secret_keys_are_not_shown_and_stay(user: ConsoleUser, server: Harness) 
     assert b"very-secret" not in user.page.body
     user.get("/console/records/12345%2Fkeyed/edit")
     assert b"very-secret" not in user.page.body
+    user.submit("/edit", **{"data.1": "b.example"})
+    assert "'b.example', is not an absolute URL" in user.text, "before it is saved"
+    user.submit("/edit", again="yes")
     user.submit("/edit", **{"data.1": "https://b.example/"})
+    assert "is not an absolute URL" not in user.text
     assert b"very-secret" not in user.page.body
     user.submit("/edit", save="yes")
     found = server.registry.resolve(Query(Handle.parse("12345/keyed"), public_only=False), OPERATOR)

@@ -7,6 +7,7 @@ a change of another version is refused. The page then shows both, and the form s
 import csv
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from perseid.client.errors import ClientError, Refused
@@ -37,6 +38,16 @@ EDITING: Final = Pages("records")
 MAX_MINTED: Final = 1_000
 """Identifiers that one form creates: as many as one request of the API. More belong into an import."""
 
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What would happen to a change."""
+
+    problem: ProblemView | None = None
+    """Why it would be refused; None if it would be made."""
+    warnings: tuple[str, ...] = ()
+
+
 PRECONDITION_FAILED: Final = "precondition-failed"
 
 
@@ -54,8 +65,7 @@ async def create(console: ConsoleRequest) -> Response:
     """Create one identifier or several, or reserve them."""
     rows = read_rows(console.form)
     if console.text("check"):
-        explanation = await _explain_rows(console, rows, new=True)
-        return await _new_form(console, rows, explanation=explanation, checked=True)
+        return await _new_form(console, rows, checked=await _explain_rows(console, rows, new=True))
     prefix, suffix, mode = console.text("prefix"), console.text("suffix"), console.text("mode", "mint")
     note, published = console.text("note"), not console.text("unpublished")
     try:
@@ -108,9 +118,7 @@ async def _new_form(
     console: ConsoleRequest,
     rows: Sequence[Row],
     problem: ClientError | None = None,
-    explanation: ProblemView | None = None,
-    *,
-    checked: bool = False,
+    checked: Checked | None = None,
 ) -> Response:
     namespaces = (await console.api.namespaces(mine=True).page()).namespaces
     count = console.text("count", "1")
@@ -121,7 +129,6 @@ async def _new_form(
         scripts=("console.js",),
         namespaces=namespaces,
         rows=[*rows, *[Row()] * EMPTY_ROWS],
-        explanation=explanation,
         checked=checked,
         max_count=MAX_MINTED,
         prefix=console.text("prefix"),
@@ -190,8 +197,8 @@ async def edit(console: ConsoleRequest) -> Response:
     try:
         values = to_inputs(rows, record.values)
         if not console.text("save"):
-            explanation = await _explain(console, values)
-            return _preview(console, record.handle, seq, rows, stored, explanation)
+            checked = await _explain(console, values)
+            return _preview(console, record.handle, seq, rows, stored, checked)
         changed = await console.api.replace(
             handle, values, keep_unreadable=True, if_version=seq, note=console.text("note")
         )
@@ -206,8 +213,8 @@ async def edit(console: ConsoleRequest) -> Response:
 async def check(console: ConsoleRequest) -> Response:
     """Say whether a change would be made, for the script of a form."""
     is_new = not console.text("handle")
-    explanation = await _explain_rows(console, read_rows(console.form), new=is_new)
-    return console.render("explanation.html", title="", explanation=explanation)
+    checked = await _explain_rows(console, read_rows(console.form), new=is_new)
+    return console.render("explanation.html", title="", checked=checked)
 
 
 def _edit_form(
@@ -237,12 +244,13 @@ def _preview(
     seq: int,
     rows: Sequence[Row],
     stored: Sequence[Row],
-    explanation: ProblemView | None,
+    checked: Checked,
 ) -> Response:
     return console.render(
         "record_preview.html",
         title=_("Change {handle}").format(handle=handle),
-        problem=explanation,
+        problem=checked.problem,
+        warnings=checked.warnings,
         handle=handle,
         version=seq,
         rows=rows,
@@ -281,25 +289,25 @@ async def _conflict(console: ConsoleRequest, seq: int, rows: Sequence[Row]) -> R
 # Checks
 
 
-async def _explain_rows(console: ConsoleRequest, rows: Sequence[Row], *, new: bool) -> ProblemView | None:
-    """Why a change would be refused; None if it would be made."""
+async def _explain_rows(console: ConsoleRequest, rows: Sequence[Row], *, new: bool) -> Checked:
+    """Check the change that a form would make."""
     try:
         urls = _read_urls(console) if new and console.text("mode", "mint") == "mint" else []
         stored = [] if new else (await console.api.resolve(console.text("handle"), private=True)).values
         values = to_inputs(_common_rows(rows, urls), stored)
     except ClientError as error:
-        return describe(error)
+        return Checked(describe(error))
     return await _explain(console, values, urls, new=new)
 
 
 async def _explain(
     console: ConsoleRequest, values: tuple[ValueInput, ...], urls: Sequence[str] = (), *, new: bool = False
-) -> ProblemView | None:
+) -> Checked:
     try:
         explained = await console.api.explain(_change(console, values, urls, new=new))
     except ClientError as error:
-        return describe(error)
-    return None if explained.allowed else _refusal(explained)
+        return Checked(describe(error))
+    return Checked(None if explained.allowed else _refusal(explained), explained.warnings)
 
 
 def _change(
