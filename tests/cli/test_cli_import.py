@@ -85,6 +85,37 @@ def test_report_can_be_corrected_and_imported(here: Site) -> None:
     assert values_of(here, f"{PREFIX}/a") == ["https://a.example/", "=1+1"]
 
 
+def test_files_for_the_user_have_the_delimiter_of_the_table(here: Site) -> None:
+    Path("t.csv").write_text("URL;TITLE\nhttps://a.example/;A, or B\nb.example;B\n", encoding="cp1252")
+    here.ok(f"import t.csv --mint --prefix {PREFIX} --skip-invalid --report problems.csv --yes")
+    minted = Path("t.minted.csv").read_text(encoding="utf-8-sig").splitlines()
+    assert (minted[0], minted[1].startswith("https://a.example/;A, or B;12345/")) == ("URL;TITLE;handle", True)
+    problems = Path("problems.csv").read_text(encoding="utf-8-sig").splitlines()
+    assert problems[0].startswith("URL;TITLE;problem_line;")
+    assert problems[1].startswith("b.example;B;3;URL;")
+
+
+def test_advice_for_a_tombstone_works(here: Site) -> None:
+    write("t.csv", ("handle", "URL"), (f"{PREFIX}/a", "https://a.example/"))
+    here.ok("import t.csv --yes")
+    here.ok("undo last --yes")
+    for command in ("import t.csv --yes", f"create {PREFIX}/a --url https://a.example/"):
+        failed = here(command)
+        assert f"Handle {PREFIX}/a already exists, as a tombstone" in failed.shown
+        assert f"To restore the record: perseid tombstone {PREFIX}/a --undo" in failed.shown
+        assert "--on-existing" not in failed.shown
+        assert "--overwrite" not in failed.shown
+    here.ok(f"tombstone {PREFIX}/a --undo")
+    assert values_of(here, f"{PREFIX}/a") == ["https://a.example/"]
+
+
+def test_column_of_handles_is_named(here: Site) -> None:
+    write("t.csv", ("Kennung", "URL"), (f"{PREFIX}/a", "https://a.example/"))
+    assert "--map Kennung=handle" in here("import t.csv --yes").err
+    here.ok("import t.csv --map Kennung=handle --yes")
+    assert values_of(here, f"{PREFIX}/a") == ["https://a.example/"]
+
+
 def test_cells_are_literal(here: Site) -> None:
     write("t.csv", ("handle", "DESC", "TITLE"), (f"{PREFIX}/a", "@/etc/hostname", "base64:aGk="))
     here.ok("import t.csv --yes")

@@ -55,9 +55,7 @@ def write_handles(
         return _write_line_handles(handles, file, to)
     table = open_table(file, name, options)
     at = next((number for number, each in enumerate(table.header) if each.lower() == HANDLE_COLUMN), None)
-    writer = TableWriter(
-        to, table.header if at is not None else [*table.header, HANDLE_COLUMN], raw=options.raw, mark=True
-    )
+    writer = _open_writer(table, table.header if at is not None else [*table.header, HANDLE_COLUMN], options, to)
     rows = _TableRows(table, options)
     count = 0
     for line, handle in handles:
@@ -115,7 +113,12 @@ def _open_report(table: Table, options: ReadOptions, to: BinaryIO) -> tuple[Tabl
     """A writer, and the positions of the columns of the file; those of an earlier report are replaced."""
     kept = [at for at, name in enumerate(table.header) if name.lower() not in PROBLEM_COLUMNS]
     header = [table.header[at] for at in kept]
-    return TableWriter(to, [*header, *PROBLEM_COLUMNS], raw=options.raw, mark=True), kept
+    return _open_writer(table, [*header, *PROBLEM_COLUMNS], options, to), kept
+
+
+def _open_writer(table: Table, header: Sequence[str], options: ReadOptions, to: BinaryIO) -> TableWriter:
+    """A writer with the delimiter of the file, which the user's spreadsheet program expects."""
+    return TableWriter(to, header, raw=options.raw, mark=True, delimiter=table.detected.delimiter)
 
 
 def _format_problem(problem: RowProblem) -> Sequence[str]:

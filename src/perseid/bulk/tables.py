@@ -239,11 +239,13 @@ def _find_line_ends(text: str) -> str:
 class TableWriter:
     """Writes a CSV file in UTF-8, with a byte order mark if asked, for programs that would otherwise guess."""
 
-    def __init__(self, file: BinaryIO, header: Sequence[str], *, raw: bool = False, mark: bool = False) -> None:
+    def __init__(
+        self, file: BinaryIO, header: Sequence[str], *, raw: bool = False, mark: bool = False, delimiter: str = ""
+    ) -> None:
         self._file = file
         self._raw = raw
         self._buffer = io.StringIO()
-        self._writer = csv.writer(self._buffer, lineterminator="\r\n")
+        self._writer = csv.writer(self._buffer, delimiter=delimiter or ",", lineterminator="\r\n")
         if mark:
             file.write(b"\xef\xbb\xbf")
         self._put([header])

@@ -368,9 +368,14 @@ def require_unpublishable(stored: StoredRecord) -> None:
 
 def already_exists(stored: StoredRecord, *, can_replace: bool = True) -> Refused:
     """The refusal for a handle that already exists. `can_replace` if a record is created."""
-    replaceable = can_replace and stored.is_public
-    advice = AdviceKind.OVERWRITE(handle=stored.requested) if replaceable else AdviceKind.CHOOSE_HANDLE()
     reason = f"Handle {display_name(stored.requested)} already exists"
+    if can_replace and stored.state is State.TOMBSTONE:  # replacing it would be refused
+        reason += ", as a tombstone"
+        advice = AdviceKind.RESTORE(handle=stored.requested)
+    elif can_replace and stored.is_public:
+        advice = AdviceKind.OVERWRITE(handle=stored.requested)
+    else:
+        advice = AdviceKind.CHOOSE_HANDLE()
     return Refused(ResponseCode.HANDLE_ALREADY_EXISTS, reason, advice, "H7")
 
 

@@ -164,10 +164,12 @@ def _create(context: Context, row: ImportRow, options: RowOptions) -> RowPlan:
     try:
         return RowPlan(RowOutcome.CREATED, command.decide(context).drafts)
     except Refused as refused:
-        if refused.code is not ResponseCode.HANDLE_ALREADY_EXISTS or not context.snapshot.stored(handle).exists:
+        stored = context.snapshot.stored(handle)
+        if refused.code is not ResponseCode.HANDLE_ALREADY_EXISTS or not stored.exists:
             raise
         if options.on_existing is OnExisting.FAIL:
-            refused.advice = AdviceKind.CHOOSE_ON_EXISTING()
+            if stored.state is not State.TOMBSTONE:
+                refused.advice = AdviceKind.CHOOSE_ON_EXISTING()
             raise
     if options.on_existing is OnExisting.SKIP:
         return RowPlan(RowOutcome.SKIPPED)
