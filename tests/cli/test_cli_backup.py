@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from perseid.compiled import ABSENT
 from perseid.ledger.errors import ClockError
 from perseid.ledger.log.clock import CheckedClock
 from perseid.ledger.views.answers import Answers
@@ -186,7 +187,7 @@ def test_failed_restore_leaves_no_files(here: Site, tmp_path: Path) -> None:
         ("damaged", "damaged"),
         ("short", "incomplete"),
         ("foreign", "not a ledger backup"),
-        ("increment", "a full backup"),
+        ("increment", "name the backups with entries 1 to 3 before it"),
     ):
         refused(call("restore", str(tmp_path / name), "-d", str(tmp_path / "again")), words, code=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
@@ -353,13 +354,15 @@ def test_check_says_how_public_resolution_runs(here: Site, monkeypatch: pytest.M
     assert "combine networks in limits.exempt_networks; to do without it, set native.compiled to false" in many
     off = "ok compiled public resolution over UDP runs in Python (native.compiled is false)"
     assert resolution(PERSEID_NATIVE_COMPILED="false") == off
-    for module in ("perseid.compiled", "perseid.cli.check"):
-        monkeypatch.setattr(f"{module}.PROBLEM", "No module named 'perseid.compiled._native'")
-    missing = resolution()
-    assert missing.startswith(
-        "note compiled public resolution over UDP runs in Python (perseid.compiled: No module named "
-    )
-    assert "install the Debian packages gcc and liblmdb-dev" in missing
+    library = "liblmdb.so.0: cannot open shared object file: No such file or directory"
+    fixes = {ABSENT: "make wheel COMPILED=1", library: "install the Debian package liblmdb0"}
+    for problem, fix in fixes.items():
+        for module in ("perseid.compiled", "perseid.cli.check"):
+            monkeypatch.setattr(f"{module}.PROBLEM", problem)
+        missing = resolution()
+        expected = f"note compiled public resolution over UDP runs in Python (compiled module: {problem})"
+        assert missing.startswith(expected)
+        assert fix in missing
     assert resolution(PERSEID_NATIVE_COMPILED="false") == off
 
 

@@ -17,7 +17,7 @@ from typing import Annotated, Final
 import typer
 
 from perseid.client.remotes import others_have_access
-from perseid.compiled import PROBLEM, describe, native
+from perseid.compiled import ABSENT, PROBLEM, describe, native
 from perseid.ledger.errors import ClockError, CorruptView, LedgerError, ReadOnlyMode, StorageFull
 from perseid.ledger.log.entry import Entry, State
 from perseid.ledger.log.reader import CHUNK
@@ -293,8 +293,10 @@ def resolution_finding(config: Config) -> Finding:
     message = f"public resolution over UDP runs {describe(enabled=enabled, exempt_networks=networks)}"
     if not enabled:
         return Finding("compiled", Level.OK, message)
-    if PROBLEM:
+    if PROBLEM == ABSENT:
         advice = "install a wheel that has it: in a checkout, make wheel COMPILED=1 builds one"
+    elif PROBLEM:
+        advice = "install the Debian package liblmdb0"
     elif networks > native.MAX_NETWORKS:
         advice = "combine networks in limits.exempt_networks"
     else:

@@ -11,7 +11,9 @@ either may contain any bytes.
 """
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+ABSENT: Final = "it is not part of this installation"
 
 if TYPE_CHECKING:
     from . import _native as native
@@ -23,14 +25,14 @@ else:
     except ImportError as error:
         native, problem = None, str(error)
         if find_spec(f"{__name__}._native") is None:
-            problem = "it is not part of this installation"
+            problem = ABSENT
     else:
         problem = ""
 
 PROBLEM: str = problem
 """Why the compiled module cannot be used; empty if it can."""
 
-__all__ = ["PROBLEM", "native"]
+__all__ = ["ABSENT", "PROBLEM", "native"]
 
 
 def describe(*, enabled: bool, exempt_networks: int) -> str:
