@@ -24,6 +24,8 @@ SYSTEMD := /usr/bin/systemd-analyze
 MMDEBSTRAP := /usr/bin/mmdebstrap
 # Compiles the load generator of the benchmarks.
 COMPILER := /usr/bin/cc
+# Runs the compiled module in `make fuzz`.
+VALGRIND := /usr/bin/valgrind
 # The C library of the compiled module; without it everything runs in Python.
 LMDB := /usr/include/lmdb.h
 # What the benchmarks compare with, and what sends the requests; for DNS and for HTTP.
@@ -140,7 +142,7 @@ $(SYSTEMD): | env
 $(COMPILER): | env
 	@command -v apt-get >/dev/null || exit 0; tools/debian-packages gcc libc6-dev
 
-$(BROWSER) $(LINKCHECKER) $(CADDY) $(HAPROXY) $(MMDEBSTRAP): | env
+$(BROWSER) $(LINKCHECKER) $(CADDY) $(HAPROXY) $(MMDEBSTRAP) $(VALGRIND): | env
 	@command -v apt-get >/dev/null || exit 0; tools/debian-packages $(@F)
 
 $(LOAD_GENERATORS): | env
@@ -168,9 +170,10 @@ format: env  ## format the code and apply the fixes of ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-fuzz: env  ## fuzz every parser (FUZZ_SECONDS each), every route of the API, the registry and the resolver (FUZZ_REQUESTS each)
+fuzz: env $(COMPILER) $(VALGRIND)  ## fuzz every parser (FUZZ_SECONDS each), every route of the API, the registry and the resolver (FUZZ_REQUESTS each)
 	$(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS)
 	$(BIN)/python fuzz/_sanitized.py --seconds $(FUZZ_SECONDS)
+	PYTHONMALLOC=malloc valgrind -q --error-exitcode=1 --suppressions=fuzz/valgrind.supp $(BIN)/python fuzz/_thread_rounds.py 3
 	EXAMPLES=$(FUZZ_REQUESTS) $(BIN)/python -m pytest -q tests/server/http/v1/test_v1_schemathesis.py \
 		tests/registry/test_registry_model.py tests/server/native/test_resolution_differential.py
 

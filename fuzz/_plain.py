@@ -30,7 +30,7 @@ def drive(target: Target, inputs: Path, words: Sequence[bytes], options: Sequenc
     end = time.monotonic() + float(given.get("max_total_time", "inf"))
     done = 0
     while done < runs if runs is not None else time.monotonic() < end:
-        data = pool[done] if done < len(pool) else _changed(random, pool, words)
+        data = pool[done] if done < len(pool) else changed(random, pool, words)
         if not _survives(target, data[:longest], seconds, findings):
             return 1
         done += 1
@@ -57,7 +57,8 @@ def _survives(target: Target, data: bytes, seconds: str | None, findings: str) -
     return True
 
 
-def _changed(random: Random, pool: Sequence[bytes], words: Sequence[bytes]) -> bytes:
+def changed(random: Random, pool: Sequence[bytes], words: Sequence[bytes]) -> bytes:
+    """Return one of the inputs with some changes."""
     data = bytearray(random.choice(pool))
     for _ in range(random.randint(1, MAX_CHANGES)):
         start = random.randint(0, len(data))

@@ -2,7 +2,8 @@
 
 It compiles the module with sanitizers of addresses and undefined behavior, starts itself again with their libraries,
 and compares the module with Python on random changes of the seeds of `answering`, in requests and in the view. Each is
-copied into memory of exactly its size, so that every read beyond its end is found. The process ends at the first bug.
+copied into memory of exactly its size, so that every read beyond its end is found. Then it runs rounds of
+`_thread_rounds`, for as long. The process ends at the first bug.
 """
 
 import argparse
@@ -17,6 +18,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 CHILD = "--module"
+RUNS_PER_ROUND = 400
+"""Inputs for each round of the thread."""
 
 
 def main() -> None:
@@ -65,7 +68,11 @@ def _fuzz(module: Path, runs: int | None, seconds: int) -> int:
         for number, seed in enumerate(target.SEEDS):
             Path(folder, f"{number:04d}").write_bytes(seed)
         limit = [f"-max_total_time={seconds}"] if runs is None else [f"-runs={runs}", "-seed=1"]
-        return int(drive(target.fuzz, Path(folder), target.WORDS, limit))
+        code = int(drive(target.fuzz, Path(folder), target.WORDS, limit))
+    importlib.import_module("_thread_rounds").drive(
+        runs // RUNS_PER_ROUND if runs is not None else sys.maxsize, seconds if runs is None else None
+    )
+    return code
 
 
 if __name__ == "__main__":

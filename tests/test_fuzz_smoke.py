@@ -69,7 +69,7 @@ def test_compiled_module_survives_with_sanitizers() -> None:
     command = [sys.executable, str(RUN.parent / "_sanitized.py"), "--runs", "2000"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Done 2000 runs" in done.stdout
+    assert "Done 2000 runs\nDone 5 rounds\n" in done.stdout
 
 
 def test_an_unknown_target_is_refused(tmp_path: Path) -> None:
