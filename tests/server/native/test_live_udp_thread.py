@@ -12,8 +12,12 @@ import pytest
 
 from perseid.wire.codes import ResponseCode
 from tests.server.installations import NAMES, PREFIX, copy_to
-from tests.server.live_servers import eventually
+from tests.server.live_servers import eventually, over_udp
+from tests.server.native.live_vectors import make_installation
 from tests.server.native.native_client import NativeClient, Serving, Via, serving
+from tests.server.native.test_resolution_vectors import VECTOR_FILES, is_left_to_the_server
+from tests.server.native.test_udp_thread import untimed
+from tests.wire.recorded import exchanges
 
 PATIENCE = 30.0
 PTRACE_ATTACH, PTRACE_DETACH = 16, 17  # <sys/ptrace.h>
@@ -85,3 +89,14 @@ def test_many_exempt_networks_are_applied_by_python(server: Serving, directory: 
         resolve(server, 20)
         assert count(r"runs in Python \(limits.exempt_networks has 257 networks") == 2
     assert len(threads(server)) == 2
+
+
+def test_recorded_resolutions_get_the_recorded_bytes(tmp_path: Path) -> None:
+    """Over UDP from the module, all but the time."""
+    vectors = [one for one in exchanges(*VECTOR_FILES) if one.transport == "udp" and not is_left_to_the_server(one)]
+    assert len(vectors) == 12
+    with serving(make_installation(tmp_path, "udp")) as running:
+        assert len(threads(running)) == 1
+        for vector in vectors:
+            packets = over_udp(running.native, list(vector.request))
+            assert [untimed(packet) for packet in packets] == [untimed(packet) for packet in vector.response], vector
