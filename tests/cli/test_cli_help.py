@@ -56,6 +56,7 @@ def test_help_has_no_type_names_and_a_standard_usage_line(path: tuple[str, ...])
     assert "{" not in re.sub(r"\{prefix\}", "", shown)
     assert re.search(r"^Usage: perseid [a-z -]+ \[OPTIONS\]", shown, re.MULTILINE)
     assert not re.search(r"\.\.\.[\]}]*\.\.\.", shown), "dots once for an argument that repeats"
+    assert not re.search(r"\[\[[^\]]*\][.…]*\]", shown), "brackets once for an optional argument"
 
 
 # `serve` replaces this process (tests/server/processes runs its examples); `jobs resume` and `jobs cancel` need an

@@ -87,7 +87,8 @@ def test_report_can_be_corrected_and_imported(here: Site) -> None:
 
 def test_files_for_the_user_have_the_delimiter_of_the_table(here: Site) -> None:
     Path("t.csv").write_text("URL;TITLE\nhttps://a.example/;A, or B\nb.example;B\n", encoding="cp1252")
-    here.ok(f"import t.csv --mint --prefix {PREFIX} --skip-invalid --report problems.csv --yes")
+    done = here.ok(f"import t.csv --mint --prefix {PREFIX} --skip-invalid --report problems.csv --yes")
+    assert "1 of 2 rows is invalid. Correct them in problems.csv and import that file" in done.err
     minted = Path("t.minted.csv").read_text(encoding="utf-8-sig").splitlines()
     assert (minted[0], minted[1].startswith("https://a.example/;A, or B;12345/")) == ("URL;TITLE;handle", True)
     problems = Path("problems.csv").read_text(encoding="utf-8-sig").splitlines()
@@ -110,10 +111,13 @@ def test_advice_for_a_tombstone_works(here: Site) -> None:
 
 
 def test_column_of_handles_is_named(here: Site) -> None:
-    write("t.csv", ("Kennung", "URL"), (f"{PREFIX}/a", "https://a.example/"))
-    assert "--map Kennung=handle" in here("import t.csv --yes").err
-    here.ok("import t.csv --map Kennung=handle --yes")
-    assert values_of(here, f"{PREFIX}/a") == ["https://a.example/"]
+    write("t.csv", ("Kennung", "URL", "Titel", "Standort"), (f"{PREFIX}/a", "https://a.example/", "A", "7b"))
+    refused = here("import t.csv --yes").err
+    assert "--map Kennung=handle" in refused
+    assert "'Titel' is probably TITLE." in refused
+    assert "probably state" not in refused
+    here.ok("import t.csv --map Kennung=handle --map Titel=TITLE --map Standort=- --yes")
+    assert values_of(here, f"{PREFIX}/a") == ["https://a.example/", "A"]
 
 
 def test_cells_are_literal(here: Site) -> None:

@@ -212,11 +212,15 @@ def _normalize_type(column: Column, is_type: TypeCheck | None) -> Column:
     return msgspec.structs.replace(column, type=folded)
 
 
+_CUTOFF: Final = 0.65
+"""Similarity of a column to what it probably means. The console chooses that, so a wrong guess is worse than none."""
+
+
 def _suggest(name: str) -> str:
     folded = _fold(name)
-    if meant := nearest(folded, WELL_KNOWN):
+    if meant := nearest(folded, WELL_KNOWN, _CUTOFF):
         return WELL_KNOWN[meant]
-    return nearest(folded, sorted(each.lower() for each in KNOWN_TYPES)).upper()
+    return nearest(folded, sorted(each.lower() for each in KNOWN_TYPES), _CUTOFF).upper()
 
 
 def _check_special(header: tuple[str, ...], columns: list[Column]) -> None:

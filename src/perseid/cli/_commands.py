@@ -263,8 +263,9 @@ class Command(TyperCommand):
         return _simplify(super().get_params(ctx))
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        # typer puts required arguments into braces, and adds dots to names that have them already.
+        # typer puts required arguments into braces, and adds brackets and dots to names that have them already.
         pieces = [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+        pieces = [re.sub(r"^\[(\[.*\](\.\.\.|…)?)\](\.\.\.)?$", r"\1", piece) for piece in pieces]
         return [re.sub(r"\.\.\.(\]?)\.\.\.$", r"...\1", piece) for piece in pieces]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

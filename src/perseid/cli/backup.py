@@ -276,7 +276,10 @@ def _verify(files: list[Path], passphrase_file: Path | None, directory: Path | N
         return
     contents = [pluralize(header.until, "entry", "entries")]
     contents += [pluralize(len(drill.files), "file")] if drill.files else []
-    fields: dict[str, object] = {"restored": f"{', '.join(contents)}: valid", "created": header.made_at}
+    fields: dict[str, object] = {
+        "restored": f"{', '.join(contents)}: valid",
+        "created": header.made_at.replace("+00:00", "Z"),
+    }
     if found is None:
         fields["compared"] = f"with nothing: no installation in {printable(str(folder))}"
     else:

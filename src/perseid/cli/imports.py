@@ -326,10 +326,14 @@ class _Import:
                     print_json(problem)
                 else:
                     print_text(_describe_problem(problem))
-        if self._query.skip_invalid and checked.valid:
-            return
+        same = " with the same --map" if self._query.map else ""
+        where = (
+            f"Correct them in {path} and import that file{same}" if path else "To write them to a file: --report FILE"
+        )
         rows = f"{checked.invalid:,} of {pluralize(checked.checked, 'row')} {'is' if checked.invalid == 1 else 'are'}"
-        where = f"Correct them in {path} and import that file" if path else "To write them to a file: --report FILE"
+        if self._query.skip_invalid and checked.valid:
+            print_message(f"{rows} invalid. {where}")
+            return
         others = f". To import the other {checked.valid:,}: --skip-invalid" if checked.valid else ""
         raise InvalidRows(f"{rows} invalid; nothing was changed", f"{where}{others}")
 

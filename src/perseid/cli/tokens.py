@@ -156,7 +156,7 @@ def show(token: TokenArgument, directory: Directory = None, acting_as: ActingAs 
 def revoke(
     token: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TOKEN]…", help="Ids, as `perseid token list` shows them, whole tokens, or `last`."),
+        typer.Argument(metavar="[TOKEN]...", help="Ids, as `perseid token list` shows them, whole tokens, or `last`."),
     ] = None,
     *,
     issuer: Annotated[
