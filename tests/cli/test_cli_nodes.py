@@ -160,7 +160,7 @@ def test_files_of_nodes_are_refused_with_the_reason(here: Site, secret: str, tmp
 
 def test_an_installation_with_a_file_has_no_other_nodes(tmp_path: Path, secret: str) -> None:
     done = site(tmp_path, "--prefix", "12345")(f"node export {tmp_path / 'node'} {secret}")
-    assert (done.code, "Nodes share a PostgreSQL database" in done.err) == (1, True), done
+    assert (done.code, "perseid restore FILE --settings COPY" in done.err) == (1, True), done
     assert not (tmp_path / "node").exists()
 
 

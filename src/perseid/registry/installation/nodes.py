@@ -29,8 +29,9 @@ def export_node(directory: Path, config: Config, stream: Output, passphrase: byt
     """Write what another node needs; return whether a password of the database was left out."""
     if not config.ledger.database:
         raise InstallationError(
-            "This installation keeps its ledger in a file, which only one node can serve. Nodes share a PostgreSQL "
-            "database: make a backup, and restore it with the setting ledger.database"
+            "This installation keeps its ledger in a file, which only one node can serve. To move it to PostgreSQL, "
+            "set ledger.database in a copy of perseid.toml, and restore a backup: "
+            "perseid restore FILE --settings COPY -d DIR"
         )
     files = dict(collect_files(directory, config))
     settings = files[FILE_NAME].decode()
