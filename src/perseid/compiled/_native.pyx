@@ -100,7 +100,7 @@ cdef extern from "tally.h" nogil:
         uint8_t name[255]
     ctypedef struct tally_t:
         uint64_t others[4]
-        size_t used
+        size_t used[2]
         tally_slot_t slots[4096]
 
 
@@ -593,7 +593,7 @@ cdef class UdpLoop:
         for kind in (TALLY_FOUND, TALLY_UNKNOWN):
             if taken.others[kind]:
                 by_kind[kind][b""] = taken.others[kind]
-        if taken.used:
+        if taken.used[0] or taken.used[1]:
             for i in range(TALLY_SLOTS):
                 slot = &taken.slots[i]
                 if slot.count:

@@ -6,7 +6,7 @@
 
 enum {
     TALLY_SLOTS = 4096,
-    MAX_TALLIED = 2000, /* names counted until Python takes them, every few seconds */
+    MAX_TALLIED = 1000, /* in each half, until Python takes them, every few seconds; it keeps no more */
     MAX_TALLIED_NAME = 255,
 };
 
@@ -21,9 +21,9 @@ typedef struct {
 } tally_slot_t;
 
 typedef struct {
-    uint64_t others[TALLY_KINDS]; /* what had no slot */
-    size_t used;
-    tally_slot_t slots[TALLY_SLOTS];
+    uint64_t others[TALLY_KINDS];    /* what had no slot */
+    size_t used[2];                  /* slots of each half */
+    tally_slot_t slots[TALLY_SLOTS]; /* of prefixes, then of names, of which clients can invent any number */
 } tally_t;
 
 void tally_count(tally_t *tally, tally_kind_t kind, bytes_t name);
