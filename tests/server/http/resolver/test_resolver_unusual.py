@@ -1,6 +1,8 @@
 """Unusual cases of the web resolver: referrals, sites with several servers, invalid data."""
 
+import gc
 import json
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -268,6 +270,21 @@ def test_kept_page_changes_with_its_record(server: Harness) -> None:
     assert "after.example" in page_of(server.get("/12345/changing?noredirect")).text
     server.registry.do(Delete(Handle.parse("12345/changing")), OPERATOR, "cli")
     assert server.get("/12345/changing?noredirect").status == 404
+
+
+def test_kept_page_is_small_also_if_its_record_is_large(server: Harness) -> None:
+    paths = [f"/12345/large-{number}?noredirect" for number in range(4)]
+    for number in range(len(paths)):
+        create(server, f"12345/large-{number}", Value(1, "BYTES", bytes(500_000)))
+    tracemalloc.start()
+    try:
+        for path in paths * 2:
+            assert server.get(path).status == 200
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
+    assert server.get(paths[0]).status == 200
 
 
 def test_invalid_links_are_ignored(server: Harness) -> None:

@@ -19,6 +19,8 @@ from urllib.parse import urlencode
 from perseid.ledger.errors import LedgerError, StoreUnavailable
 from perseid.names.handle import Handle
 from perseid.records.locations import Candidates, parse_address, parse_locatt
+from perseid.records.record import Value
+from perseid.records.types import URL
 from perseid.registry.identity import Anonymous
 from perseid.registry.policy.authority import find_built_in_definition, find_handle_types
 from perseid.registry.policy.resolution import cache_lifetime
@@ -369,7 +371,8 @@ def _resolve(
     if server.requested_pages.get(key, state) is None:  # most pages are requested once: keeping one takes time
         server.requested_pages.add(key, state, True)
         return response
-    kept = KeptPage.of(response, settings, partial(cache_lifetime, found.used))
+    lifetimes = {Value(1, URL, b"", value.ttl, value.ttl_type) for value in found.used}  # without data: it can be large
+    kept = KeptPage.of(response, settings, partial(cache_lifetime, lifetimes))
     server.record_pages.add(key, state, kept)
     return kept
 
