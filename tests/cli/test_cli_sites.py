@@ -107,6 +107,16 @@ def _config(server: Site) -> Config:
     return Config.load(server.directory, {})
 
 
+def test_servers_can_be_added_at_any_server(tmp_path: Path) -> None:
+    first, second, third = make_servers(tmp_path)
+    unite([first, second])
+    added = second.lines("site add", str(third.directory / "siteinfo.json"))
+    assert ["(this server)" in line for line in added[:3]] == [False, True, False]
+    for other in (first, third):
+        other.ok("site join", str(second.directory / "siteinfo.json"))
+    assert len({information(each) for each in (first, second, third)}) == 1
+
+
 def test_problem_of_another_server_is_typed(tmp_path: Path) -> None:
     servers = make_servers(tmp_path, count=2)
     unite(servers)

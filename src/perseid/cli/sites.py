@@ -54,8 +54,9 @@ def add(
     """
     target = resolve_directory(directory).resolve()
     option = None if hash_ is None else HashOption[hash_.name]
-    site, paths = add_server(target, load_settings(target), file, option, url)
-    _print_site(site, 0, json=json, paths=paths)
+    config = load_settings(target)
+    site, paths = add_server(target, config, file, option, url)
+    _print_site(site, config.site.position - 1, json=json, paths=paths)
     if not json:
         print_message(f"At each other server: perseid site join {printable(str(paths[-1]))}. Then restart all of them.")
 
