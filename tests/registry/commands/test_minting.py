@@ -230,6 +230,26 @@ def test_p6_random_handle_that_existed_is_drawn_again(registry: Registry, monkey
     assert [first.suffix, second.suffix] == [str(one), str(other)]
 
 
+def test_namespace_that_is_nearly_full_is_left_to_the_commit(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is decided before it can run in an event loop, so only some handles are looked up there."""
+    add_namespace(registry, "10.9", replace(PROFILES["free"], scheme="uuid"))
+    monkeypatch.setattr(minting, "MAX_EARLY_CANDIDATES", 8)
+    drawn = iter([*[uuid.UUID(int=1)] * 100, *map(uuid.UUID, [f"{number:032x}" for number in range(2, 9)])])
+    monkeypatch.setattr(cordra, "generate_uuid", lambda *_: next(drawn))
+    found, had_entries = [], minting.MintPlan._had_entries
+
+    def note(plan: minting.MintPlan, key: bytes) -> bool:
+        found.append(had_entries(plan, key))
+        return found[-1]
+
+    monkeypatch.setattr(minting.MintPlan, "_had_entries", note)
+    assert [name.suffix for name in minted(registry, "10.9").handles] == [str(uuid.UUID(int=1))]
+    assert [name.suffix for name in minted(registry, "10.9", 2).handles] == [str(uuid.UUID(int=n)) for n in (2, 3)]
+    assert found.count(True) == 8
+
+
 def test_p6_clock_that_steps_back_mints_no_duplicate(registry: Registry, machine: Machine) -> None:
     names = [*minted(registry, "102.100.272", 5, values=(url(),)).handles]
     machine.wall -= 60 * SECOND

@@ -63,6 +63,10 @@ MAX_CANDIDATES: Final = 10_000
 MAX_EARLY: Final = 16
 """Random handles that are minted before the commit; more are one command that is shorter than its entries."""
 
+MAX_EARLY_CANDIDATES: Final = 256
+"""Handles tried before the commit. Each may cost a lookup in an event loop; a namespace that is nearly full, or a small
+share of one, needs more, and is left to the commit."""
+
 MIN_WAIT: Final = 0.05
 """Seconds before a retry when too many handles had to be skipped: others can write in between."""
 
@@ -151,7 +155,7 @@ class Mint(Generate):
         rows = range(self.count if self.each else 1)
         (first, *_), *_ = [self._check_row(context, mint_plan, samples, row) for row in rows]
         handles = mint_plan.new_handles(total, self.names_each)
-        if context.stage is not Stage.COMMIT and mint_plan.leases:
+        if context.stage is not Stage.COMMIT and (mint_plan.leases or len(handles) < total):
             return defer(self)
         if self.each or self.own_handle or self.own_administrator or self.metadata is not None:
             groups = [handles[at : at + self.names_each] for at in range(0, len(handles), self.names_each)]
@@ -340,15 +344,17 @@ class MintPlan:
         """New handles; fewer than `count`, but a multiple of `each`, if too many had to be skipped.
 
         Before the commit they are expected to be new, which the commit checks; if the scheme `leases`, they are not.
+        Then there may be none. Raises `RetryLater` inside it.
         """
-        snapshot, source, exists = self.context.snapshot, self._early_source, self._had_entries
-        if self.context.stage is Stage.COMMIT:
-            source, exists = self._source(snapshot.reader), snapshot.reader.exists
+        snapshot, is_early = self.context.snapshot, self.context.stage is not Stage.COMMIT
+        source, exists, limit = self._early_source, self._had_entries, MAX_EARLY_CANDIDATES
+        if not is_early:
+            source, exists, limit = self._source(snapshot.reader), snapshot.reader.exists, MAX_CANDIDATES
         new: dict[bytes, Handle] = {}
         tried = 0
-        partition = self.context.snapshot.rules.partition
-        while len(new) < count and tried < MAX_CANDIDATES:
-            missing = min(count - len(new), MAX_CANDIDATES - tried)
+        partition = snapshot.rules.partition
+        while len(new) < count and tried < limit:
+            missing = min(count - len(new), limit - tried)
             tried += missing
             for handle in self._candidates(source, missing):
                 if partition is not None and partition.find_other(handle) is not None:
@@ -357,7 +363,7 @@ class MintPlan:
                 if stored.key not in new and not exists(stored.key):
                     new[stored.key] = stored.handle
         handles = list(new.values())[: len(new) // each * each]
-        if not handles:
+        if not handles and not is_early:
             share = "" if partition is None else ", or belong to other servers of this site"
             reason = f"All {tried:,} handles that were tried under {display_name(self.start)} already exist{share}"
             raise RetryLater(MIN_WAIT, self.command.since, reason, self.policy.line("scheme"))
