@@ -297,9 +297,13 @@ def test_socket_is_left_alone_while_the_event_loop_takes_nothing(threaded: Threa
         try:
             threaded.client.recv(600)
         except TimeoutError:
-            left.append(threaded.udp.recv(600, socket.MSG_DONTWAIT))
+            with suppress(BlockingIOError):  # the machine was busy, and the thread has taken it now
+                left.append(threaded.udp.recv(600, socket.MSG_DONTWAIT))
     assert left == [MISSING]
     assert time.monotonic() - threaded.loop.last_beat < DEADLINE, "it says that it is alive"
+    with suppress(TimeoutError):  # late responses
+        while True:
+            threaded.client.recv(600)
     threaded.client.settimeout(DEADLINE)
     assert threaded.take(1)[0][0] == OTHER
     assert [untimed(answer) for answer in threaded.ask(FOUND)] == expected(threaded.reader, FOUND)
