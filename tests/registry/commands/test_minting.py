@@ -428,7 +428,7 @@ def test_each_record_can_have_its_own_values(registry: Registry) -> None:
 
 def test_refusal_names_one_of_several_records(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = (url("https://example.org/a b"),)
-    begins = "value 1 of type 'URL' contains a blank"
+    begins = "value 1 of type 'URL', 'https://example.org/a b', contains a blank"
     assert refusal(registry, "102.100.272", 3, each=(*numbered(2), wrong)).reason.startswith(f"Record 3: {begins}")
     assert refusal(registry, "102.100.272", 1, each=(wrong,)).reason.startswith(begins)
     monkeypatch.setattr(minting, "MAX_NAMES", 2)

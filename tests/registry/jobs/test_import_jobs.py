@@ -433,7 +433,7 @@ def test_refused_row_to_mint_is_named_by_its_line(registry: Registry, monkeypatc
     spooled = check(registry, [mint_row(line, f"{'ftp' if line == 9 else 'https'}://a.org/") for line in range(2, 12)])
     registry.do(SetPolicy("12345", policies[1]), OPERATOR, "cli")
     job = import_job.start(registry, spooled, OPERATOR, "cli")
-    with pytest.raises(Refused, match=r"^Line 9: value 1 of type 'URL' has the scheme ftp"):
+    with pytest.raises(Refused, match=r"^Line 9: value 1 of type 'URL', 'ftp://a\.org/', has the scheme ftp"):
         deque(iter(JobRun(registry, job, OPERATOR).advance, False))
     assert [line for line, _ in minted_rows(registry, job)] == [*range(2, 6)]
 

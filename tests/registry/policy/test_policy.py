@@ -331,11 +331,12 @@ def test_profile_refuses_what_is_not_a_url(profile: str, type_: str) -> None:
     wrong, right = Value.text(1, type_, "javascript:alert(1)"), Value.text(2, type_, "https://example.org/")
     policy = PROFILES[profile]
     refusal = only(policy.check_values([wrong, right, Value.text(3, "NOTE", "notaurl")]))
-    assert refusal.message.startswith(f"value 1 of type '{type_}' has the scheme javascript, ")
+    assert refusal.message.startswith(f"value 1 of type '{type_}', 'javascript:alert(1)', has the scheme javascript, ")
     assert (refusal.key, refusal.advice) == ("url_schemes", AdviceKind.USE_OTHER_SCHEME())
     assert "; the policy of this namespace says: url_schemes = " in refusal.reason
     malformed = only(policy.check_values([Value.text(1, type_, "https://example.org/a b")]))
-    assert malformed.reason == f"value 1 of type '{type_}' contains a blank or a control character", "whatever it says"
+    clause = f"value 1 of type '{type_}', 'https://example.org/a b', contains a blank or a control character"
+    assert malformed.reason == clause, "whatever it says"
     relative = only(policy.check_values([Value.text(1, type_, "notaurl"), right]))
     assert relative.advice == AdviceKind.USE_ABSOLUTE_URL()
     assert policy.check_values([wrong], known=[replace(wrong, index=7)]) == [], (

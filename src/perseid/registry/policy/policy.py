@@ -147,7 +147,7 @@ class Policy:
     profile: Annotated[
         str,
         Meta(max_length=64, pattern=_PROFILE_NAME, extra={"expects": "a name of letters, digits and ._-"}),
-        about("The profile that the policy is based on. For information only: the keys below apply."),
+        about("The profile that the policy is based on. For information only: the other rules apply."),
     ] = CUSTOM_PROFILE
     purpose: Annotated[
         str,
@@ -162,7 +162,7 @@ class Policy:
             "pattern:TEMPLATE, or an installed scheme."
         ),
     ] = FREE
-    scheme_options: Annotated[Options, about("Options of the scheme, such as { version = 1 } for cordra and uuid.")] = (
+    scheme_options: Annotated[Options, about("Options of the scheme, such as the version for cordra and uuid.")] = (
         field(default_factory=dict, hash=False)
     )
     case: Annotated[
@@ -464,7 +464,8 @@ class Policy:
         indexes: dict[str, list[int]] = {}
         refusals = []
         for value, problem in find_url_problems(values, known, self.url_schemes) if self.url_schemes else ():
-            message = f"value {value.index} of type {quote_text(value.type)} {problem.reason}"
+            data = quote_text(value.data.decode("utf-8", "replace"))
+            message = f"value {value.index} of type {quote_text(value.type)}, {data}, {problem.reason}"
             refusal = self._refusal(Subject.VALUES, "url_schemes", message, advise_url(problem))
             refusals.append(replace(refusal, is_quoted=not problem.is_malformed))
         for value in values:

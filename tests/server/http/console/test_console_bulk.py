@@ -223,12 +223,13 @@ def test_links_are_changed_after_a_preview(user: ConsoleUser, server: Harness) -
     query = f"url={quote('https://old.example/*', safe='')}&to={quote('https://new.example/*', safe='')}"
     user.get(f"/console/rewrite?{query}")
     assert "https://new.example/2" in user.text
+    assert "3 identifiers would change." in user.text
     assert url_of(server, "12345/old-2") == "https://old.example/2"
     user.submit("/rewrite")
     assert "The job was started." in user.text
     assert url_of(server, "12345/old-2") == "https://new.example/2"
     user.get("/console/jobs")
-    assert "change links done 3 / 3" in user.text
+    assert "change links https://old.example/* → https://new.example/* done 3 / 3" in user.text
 
 
 def test_links_that_do_not_exist_change_nothing(user: ConsoleUser) -> None:

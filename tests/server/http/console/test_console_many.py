@@ -9,6 +9,8 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.record import Value
+from perseid.registry.commands.namespaces import AddNamespace
+from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries.namespaces import ChangePolicy
 from perseid.registry.queries.resolve import Query
 from tests.server.http.console.console_user import ConsoleUser
@@ -65,7 +67,7 @@ def test_refusal_names_the_record_with_an_invalid_url(user: ConsoleUser, server:
     server.registry.do(ChangePolicy("12345", 'url_schemes = ["https"]'), OPERATOR, "cli")
     urls = ["https://many.example/1", "https://many.example/2", "https://many.example/3 4"]
     mint(user, "\n".join(urls))
-    expected = "Record 3: value 1 of type 'URL' contains a blank or a control character."
+    expected = "Record 3: value 1 of type 'URL', 'https://many.example/3 4', contains a blank or a control character."
     assert expected in user.alert
     user.post("/console/check", user.form("/new").fields)
     assert expected in user.text, "also while typing"
@@ -95,6 +97,28 @@ def test_same_target_for_all_is_in_the_result(user: ConsoleUser) -> None:
     user.get("/console/new?prefix=12345")
     user.submit("/new", suffix="m-", count="2", **{"data.1": "https://same.example/"})
     assert [url for _, url in minted(user)] == ["https://same.example/"] * 2
+
+
+@pytest.mark.parametrize("path", ["new", "records", "rewrite"])
+def test_namespace_is_chosen_in_any_case(user: ConsoleUser, server: Harness, path: str) -> None:
+    server.registry.do(AddNamespace("maps.Lib", PROFILES["free"], ()), OPERATOR, "cli")
+    for prefix in ("maps.lib", "MAPS.LIB"):
+        user.get(f"/console/{path}?prefix={prefix}")
+        assert '<option value="MAPS.LIB" selected>MAPS.LIB</option>' in user.page.body.decode()
+    user.get(f"/console/{path}?prefix=unknown")
+    assert '<option value="unknown" selected>unknown</option>' in user.page.body.decode(), "no other is chosen instead"
+
+
+def test_no_namespace_is_chosen_for_the_user(user: ConsoleUser, server: Harness) -> None:
+    """An identifier stays in the namespace in which it was minted."""
+    server.registry.do(AddNamespace("22222", PROFILES["free"], ()), OPERATOR, "cli")
+    user.get("/console/new")
+    assert user.form("/new").fields["prefix"] == ""
+    for check in ("", "yes"):
+        user.submit("/new", check=check, **{"data.1": "https://one.example/"})
+        assert "No namespace was chosen. Choose a namespace." in user.text
+    user.submit("/new", mode="create", suffix="12345/whole", **{"data.1": "https://one.example/"})
+    assert values_of(server, "12345/whole") == [("URL", "https://one.example/")]
 
 
 # Transfer

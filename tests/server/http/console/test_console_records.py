@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from html import unescape
 from urllib.parse import quote
 
 import pytest
@@ -13,6 +14,7 @@ from perseid.registry.commands.lifecycle import Tombstone, Unpublish
 from perseid.registry.commands.records import PartialValue, Remove, ReplaceRecord, SetValues
 from perseid.registry.queries.namespaces import ChangePolicy
 from perseid.registry.queries.resolve import Query
+from perseid.schema.names import rules
 from perseid.server.http.console.values import MAX_ROWS
 from tests.server.http.console.console_user import ConsoleUser
 from tests.server.http.contexts import Harness, harness
@@ -54,6 +56,27 @@ def test_search_for_other_text_tries_values_then_words_of_titles(server: Harness
     for query in ("q=%21", "q=nothing+here", "q=map&by=value"):
         user.get(f"/console/records?{query}")
         assert "No identifiers found." in user.text
+
+
+def test_search_for_a_host_lists_its_records(user: ConsoleUser) -> None:
+    assert HANDLE in user.read("/console/records?q=old.example")
+    assert HANDLE not in user.read("/console/records?q=nothing.example")
+
+
+def test_search_for_a_url_offers_those_that_begin_like_it(user: ConsoleUser) -> None:
+    user.get("/console/records?q=https%3A%2F%2Fold.exa")
+    assert "No identifiers found. Find all URLs that begin like this one" in user.text
+    found = re.search('href="([^"]*)">Find all', user.page.body.decode())
+    assert found is not None
+    assert HANDLE in user.read(unescape(found[1]))
+
+
+def test_invalid_handle_is_refused_with_its_rule(user: ConsoleUser) -> None:
+    user.get(f"{PATH}/tombstone")
+    user.submit("/tombstone", reason="Withdrawn", replaced_by="nonsense")
+    assert "a handle is PREFIX/SUFFIX" in user.alert
+    assert "client.rule" not in user.alert
+    assert f"{rules()['H1']['title']}: {rules()['H1']['text']}" in user.alert
 
 
 def test_search_by_url_lists_the_records(user: ConsoleUser) -> None:
@@ -237,7 +260,7 @@ def test_life_of_an_identifier(user: ConsoleUser) -> None:
     for action, notice in (
         ("unpublish", "The identifier is hidden now."),
         ("publish", "The identifier is public now."),
-        ("tombstone", "The tombstone was created."),
+        ("tombstone", "The identifier is a tombstone now."),
         ("restore", "The record was restored."),
         ("transfer", "The identifier was transferred."),
     ):
@@ -283,7 +306,7 @@ def test_warnings_of_a_change_are_shown(user: ConsoleUser, server: Harness) -> N
     server.registry.do(Tombstone(Handle.parse("12345/n1"), "Gone"), OPERATOR, "cli")
     user.get(f"{PATH}/tombstone")
     user.submit("/tombstone", reason="Withdrawn", replaced_by="12345/n1")
-    assert "The tombstone was created. " in user.text
+    assert "The identifier is a tombstone now. " in user.text
     assert "The replacement 12345/n1 is a tombstone itself." in user.text
     user.get("/console/new")
     user.submit("/new", mode="create", prefix="12345", suffix="odd", **{"data.1": "no-url"})

@@ -86,8 +86,9 @@ def test_wrong_proof_starts_no_session(server: Harness, identity: str, secret: s
         (
             "secret",
             {"identity": ADMINISTRATOR, "secret": "wrong"},
-            "ask an administrator of your namespace for new ones.",
+            "The identity or the secret is wrong. Check the identity and its secret or key.",
         ),
+        ("secret", {"identity": "ann", "secret": "wrong"}, "'ann' is not an identity. Write INDEX:HANDLE, such as"),
         (
             "secret",
             {"identity": "300:", "secret": "wrong"},

@@ -3,6 +3,7 @@
 from typing import Final
 
 from perseid.client.errors import ClientError, Refused
+from perseid.records.admin import AdminPermission
 from perseid.schema.access import Access, AccessEntry, AccessRole, User, UserKey
 from perseid.schema.namespaces import DEFAULT_DAYS, MAX_DAYS, CreatedToken, Namespace, Scope
 from perseid.server.http.messages import Response
@@ -135,6 +136,7 @@ async def _access_page(console: ConsoleRequest, problem: ClientError | None = No
         access=access,
         picture=draw_access(access) if access is not None and access.entries else "",
         omitted=0 if access is None else count_omitted(access),
+        all_permissions=len(AdminPermission),
         users=users,
         next_cursor=cursor,
         roles=ROLES,

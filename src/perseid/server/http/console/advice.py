@@ -8,6 +8,7 @@ from perseid.registry.advice import Advice, AdviceKind, AdviceTexts, render
 from perseid.registry.responses import to_advice
 from perseid.registry.results import find_refusal
 from perseid.schema.imports import ImportResponse, RowProblemResponse
+from perseid.schema.names import rules
 from perseid.schema.problems import Problem
 from perseid.schema.records import Explanation
 from perseid.server.http.context import ServerContext
@@ -111,6 +112,12 @@ def render_advice(advice: Advice | None, fallback: str = "") -> tuple[str, str]:
     return (render(advice), API_LANGUAGE) if own is None else (render(advice, {advice.kind: _(own)}), "")
 
 
+def describe_rule(problem: Problem) -> str:
+    """The text of the rule that a name breaks, instead of the request that returns it; empty without one."""
+    rule = None if problem.advice_kind else rules().get(problem.rule or "")
+    return "" if rule is None else f"{rule['title']}: {rule['text']}"
+
+
 def describe_server_problem(server: ServerContext) -> str:
     """Return why the server is not ready or refuses changes, like the public health check; empty if it does not."""
     if reason := server.ready():
@@ -212,7 +219,7 @@ def get_notices() -> dict[str, str]:
         "saved": _("The change was saved."),
         "signed-out": _("You have signed out."),
         "signed-out-everywhere": _("You have signed out on all devices."),
-        "tombstone": _("The tombstone was created."),
+        "tombstone": _("The identifier is a tombstone now."),
         "token-revoked": _("The token was revoked."),
         "transfer": _("The identifier was transferred."),
         "type-created": _("The type was registered."),

@@ -69,6 +69,7 @@ async def create(console: ConsoleRequest) -> Response:
     prefix, suffix, mode = console.text("prefix"), console.text("suffix"), console.text("mode", "mint")
     note, published = console.text("note"), not console.text("unpublished")
     try:
+        _require_namespace(console)
         urls = _read_urls(console) if mode == "mint" else []
         values, count = to_inputs(_common_rows(rows, urls)), _read_count(console.text("count", "1"))
         where = f"{prefix}/{suffix}" if suffix else prefix
@@ -139,6 +140,13 @@ async def _new_form(
         unpublished=bool(console.text("unpublished")),
         note=console.text("note"),
     )
+
+
+def _require_namespace(console: ConsoleRequest) -> None:
+    """Refuse a form without a namespace. None is chosen for the user: an identifier cannot be moved to another."""
+    is_whole = console.text("mode") == "create" and "/" in console.text("suffix")
+    if not console.text("prefix") and not is_whole:
+        raise Refused(_("No namespace was chosen"), advice=_("Choose a namespace"))
 
 
 def _read_count(text: str) -> int:
@@ -292,6 +300,8 @@ async def _conflict(console: ConsoleRequest, seq: int, rows: Sequence[Row]) -> R
 async def _explain_rows(console: ConsoleRequest, rows: Sequence[Row], *, new: bool) -> Checked:
     """Check the change that a form would make."""
     try:
+        if new:
+            _require_namespace(console)
         urls = _read_urls(console) if new and console.text("mode", "mint") == "mint" else []
         stored = [] if new else (await console.api.resolve(console.text("handle"), private=True)).values
         values = to_inputs(_common_rows(rows, urls), stored)

@@ -41,7 +41,9 @@ _UNDOABLE: Final = (JobState.DONE, JobState.CANCELED, JobState.UNFINISHED)
 async def list_jobs(console: ConsoleRequest) -> Response:
     """List the jobs, the latest first."""
     page = await console.api.jobs(page_size=PAGE_SIZE).page(console.text("cursor"))
-    return console.render("jobs.html", title=_("Jobs"), jobs=page.jobs, next_cursor=page.next)
+    return console.render(
+        "jobs.html", title=_("Jobs"), jobs=page.jobs, next_cursor=page.next, describe_subject=describe_subject
+    )
 
 
 @JOBS.get("/jobs/{job}")
@@ -146,6 +148,13 @@ def _parameters(job: JobResponse) -> list[tuple[str, str]]:
     ]
 
 
+def describe_subject(job: JobResponse) -> str:
+    """What a job is about, for lists: its file, URLs, records, or the job that it undoes; empty if it does not say."""
+    texts = {name: str(value) for name, value in job.parameters.items() if isinstance(value, str)}
+    what = next((texts[name] for name in ("file", "url", "host", "where", "prefix", "job") if texts.get(name)), "")
+    return f"{what} → {texts['to']}" if what and texts.get("to") else what
+
+
 def _describe_value(name: str, value: object) -> str:
     if isinstance(value, list):
         return ", ".join([_describe_value(name, each) for each in value])
@@ -204,6 +213,7 @@ async def show_rewrite(console: ConsoleRequest) -> Response:
         problem=problem,
         namespaces=namespaces,
         plan=plan,
+        is_whole=plan is not None and not plan.next and not console.text("cursor"),
         exact=bool(shown["to"] and shown["url"]) and not shown["url"].endswith("*") and not (plan and plan.handles),
         url=shown["url"],
         host=shown["host"],
@@ -260,6 +270,7 @@ async def _transfer_page(console: ConsoleRequest, problem: ClientError | None = 
         problem=problem,
         namespaces=namespaces,
         plan=plan,
+        is_whole=plan is not None and not plan.next and not console.text("cursor"),
         where=where,
         to=to,
         derived=derived,

@@ -49,9 +49,19 @@ async def _namespaces_page(console: ConsoleRequest, problem: ClientError | None 
         problem=problem,
         namespaces=page.namespaces,
         next_cursor=page.next,
-        profiles=tuple(PROFILES),
+        profiles={name: _describe_profiles().get(name, name) for name in PROFILES},
         fields=dict(console.form.pairs),
     )
+
+
+def _describe_profiles() -> dict[str, str]:
+    """What the policy of each profile says, in a few words."""
+    return {
+        "pilin": _("pilin: short suffixes with a check character; creator and dates; never deleted"),
+        "cordra": _("cordra: suffixes from UUIDs; never deleted"),
+        "free": _("free: any suffix; uppercase and lowercase letters are equal"),
+        "exact": _("exact: any suffix; uppercase and lowercase letters differ"),
+    }
 
 
 @NAMESPACES.get("/namespaces/{prefix}")

@@ -1,5 +1,6 @@
 """Browsing and searching identifiers, one record with its history, and changes of its life: publish, tombstone …"""
 
+import re
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any, Final
@@ -34,6 +35,7 @@ SEARCHES: Final = ("url", "host", "value", "words", "type", "owner")
 """Criteria that a user can choose, beside handles."""
 
 _ANY: Final = "*"
+_HOST: Final = re.compile("[A-Za-z0-9-]+([.][A-Za-z0-9-]+)+(:[0-9]+)?", re.ASCII)
 
 STATES: Final = tuple([state.value for state in HandleState])
 
@@ -85,6 +87,7 @@ async def browse(console: ConsoleRequest) -> Response:
         has_values=any(isinstance(each, FoundHandle) and each.values for each in found),
         remark=remark,
         next_cursor=cursor,
+        similar_urls=f"{text}{_ANY}" if by_now == "url" and not text.endswith(_ANY) else "",
         searched=bool(text or prefix) and problem is None,
     )
 
@@ -98,8 +101,8 @@ def _find_start(text: str, prefix: str) -> tuple[str, str] | None:
 
 
 def _ways(text: str, by: str) -> tuple[str, ...]:
-    """How to search for a text, until something is found: as URL, as exact value, then by the words of titles, unless
-    the user chooses. Text without words has no such search.
+    """How to search for a text, until something is found: as URL, as exact value, as host, then by the words of titles,
+    unless the user chooses. Text without words has no such search.
     """
     if by == "handle":
         return ()
@@ -107,7 +110,8 @@ def _ways(text: str, by: str) -> tuple[str, ...]:
         return (by,)
     if "://" in text:
         return ("url",)
-    return ("value", "words") if find_words(text) else ("value",)
+    hosts = ("host",) if _HOST.fullmatch(text) else ()
+    return ("value", *hosts, "words") if find_words(text) else ("value", *hosts)
 
 
 async def _find_handle(console: ConsoleRequest, text: str) -> str | None:

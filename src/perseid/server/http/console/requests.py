@@ -29,6 +29,7 @@ from perseid.client.api_exchange import (
     read_result,
 )
 from perseid.client.errors import ClientError
+from perseid.names.handle import fold
 from perseid.records.encoding import to_iso
 from perseid.registry.identity import TokenIdentity, effective_identity
 from perseid.schema.namespaces import Scope
@@ -46,6 +47,7 @@ from .advice import (
     API_LANGUAGE,
     describe_advice,
     describe_own_record,
+    describe_rule,
     describe_server_problem,
     get_notices,
     get_words,
@@ -87,6 +89,7 @@ def get_environment() -> Environment:
     environment.filters["sentence"] = to_sentence
     environment.filters["times"] = lambda text: mark_times(_FRACTION.sub("", str(text)))
     environment.filters["visible"] = to_visible
+    environment.filters["fold"] = lambda text: fold(str(text))
     environment.filters["handle"] = lambda text: escape(to_visible(text)).replace("/", Markup("/<wbr>"))  # breaks there
     environment.filters["own_record"] = describe_own_record
     environment.filters["word"] = lambda text: get_words().get(str(text), str(text))
@@ -226,7 +229,7 @@ def describe(error: ClientError) -> ProblemView:
     problem = error.problem
     if problem is None:  # of the console itself
         return ProblemView(422, _("Invalid input"), error.detail, error.advice)
-    advice, advice_language = describe_advice(problem, error.advice)
+    advice, advice_language = describe_advice(problem, describe_rule(problem) or error.advice)
     return ProblemView(
         problem.status, problem.title, error.detail, advice, API_LANGUAGE, advice_language, problem.where
     )

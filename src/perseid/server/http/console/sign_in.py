@@ -69,7 +69,13 @@ async def sign_in(console: ConsoleRequest) -> Response:
     if isinstance(result, AuthFailure):
         own = None if result.advice is None else _ADVICE.get(result.advice.kind)
         advice, language = render_advice(result.advice) if own is None else (_(own), "")
-        view = ProblemView(403, _("Sign-in failed"), result.reason, advice, API_LANGUAGE, language)
+        reason, reason_language = result.reason, API_LANGUAGE
+        if result.advice is not None and result.advice.kind is AdviceKind.CHECK_KEY and method != "token":
+            reason = (
+                _("The identity or the key is wrong") if method == "key" else _("The identity or the secret is wrong")
+            )
+            reason_language = ""
+        view = ProblemView(403, _("Sign-in failed"), reason, advice, reason_language, language)
         return _form(console, method, view)
     server = console.request_context.server
     if console.session is not None:
@@ -114,8 +120,10 @@ async def _check_key(console: ConsoleRequest, method: str) -> WebSession | AuthF
     context = console.request_context
     identity = console.text("identity")
     try:
-        ValueRef.parse(identity)
+        is_identity = "/" in ValueRef.parse(identity).handle
     except InvalidData:
+        is_identity = False
+    if not is_identity:
         reason = _("{text} is not an identity").format(text=quote_text(identity[:MAX_QUOTED]))
         return _fail(reason, _("Write INDEX:HANDLE, such as 300:12345/ann"))
     if method == "secret":
