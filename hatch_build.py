@@ -18,6 +18,10 @@ SOURCES: Final = Path("src", "perseid", "compiled")
 _FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-g0", "-fvisibility=hidden", "-pthread")
 """Without debug information, which contains paths: the same files give the same bytes."""
 
+_HARDENING = ("-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2")
+_LINKER_HARDENING = ("-Wl,-z,relro", "-Wl,-z,now")
+"""What distributions compile programs on the network with; Python's own flags may lack it."""
+
 
 def compile_module(folder: Path, flags: tuple[str, ...] = (), link_flags: tuple[str, ...] = ()) -> Path:
     """Compile the module into a folder; return its path. Raises what setuptools raises if that is impossible."""
@@ -32,8 +36,8 @@ def compile_module(folder: Path, flags: tuple[str, ...] = (), link_flags: tuple[
         include_dirs=[str(SOURCES)],
         libraries=["lmdb"],
         depends=[str(path) for path in sorted(SOURCES.glob("*.h"))],
-        extra_compile_args=[*_FLAGS, *flags],
-        extra_link_args=["-pthread", *link_flags],
+        extra_compile_args=[*_FLAGS, *_HARDENING, *flags],
+        extra_link_args=["-pthread", *_LINKER_HARDENING, *link_flags],
     )
     with tempfile.TemporaryDirectory() as temporary:
         modules: list[Extension] = cythonize([extension], build_dir=temporary, quiet=True)  # type: ignore[no-untyped-call]

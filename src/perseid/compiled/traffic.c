@@ -67,6 +67,19 @@ uint64_t choose_bucket(uint64_t secret, uint64_t network, uint64_t size)
     return mix(mix(network ^ secret) + secret) % size;
 }
 
+/* Other processes, and the event loop, read and write the same words. */
+static double load_time(const double *bucket)
+{
+    double time;
+
+    __atomic_load(bucket, &time, __ATOMIC_RELAXED);
+    return time;
+}
+
+static void store_time(double *bucket, double time) { __atomic_store(bucket, &time, __ATOMIC_RELAXED); }
+
+static double later(double one, double other) { return one < other ? other : one; }
+
 bool traffic_allows(const traffic_limit_t *limit, const ip_t *ip, double cost, double now)
 {
     double *bucket, due, total;
@@ -74,11 +87,11 @@ bool traffic_allows(const traffic_limit_t *limit, const ip_t *ip, double cost, d
     if (cost <= 0 || is_exempt(limit, ip))
         return true;
     bucket = limit->slots + 1 + choose_bucket(limit->secret, network_number(ip), limit->size);
-    due = (*bucket < now ? now : *bucket) + cost * limit->seconds;
-    total = (*limit->slots < now ? now : *limit->slots) + cost * limit->total_seconds;
+    due = later(load_time(bucket), now) + cost * limit->seconds;
+    total = later(load_time(limit->slots), now) + cost * limit->total_seconds;
     if (due - now > limit->ahead || total - now > limit->total_ahead)
         return false;
-    *bucket = due;
-    *limit->slots = total;
+    store_time(bucket, due);
+    store_time(limit->slots, total);
     return true;
 }
