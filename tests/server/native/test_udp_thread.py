@@ -1,10 +1,12 @@
 """The thread of the compiled module answers what the event loop would, and leaves it everything else."""
 
+import asyncio
 import gc
 import itertools
 import os
 import re
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -373,6 +375,32 @@ def test_many_exempt_networks_are_left_to_python(threaded: Threaded, caplog: pyt
     assert [line for line in caplog.messages if "in Python" in line] == [
         f"public resolution over UDP runs {describe(enabled=True, exempt_networks=257)}"
     ] * 2
+
+
+def test_datagrams_are_taken_once_in_each_turn_of_the_event_loop(threaded: Threaded) -> None:
+    """However often the thread wakes it: other work gets its turn in between."""
+    taken: list[int] = []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        turn = 0
+
+        def take() -> bool:
+            taken.append(turn)
+            os.write(thread.compiled.fileno(), (1).to_bytes(8, sys.byteorder))
+            return len(taken) < 30
+
+        thread.start(loop, take)
+        os.write(thread.compiled.fileno(), (1).to_bytes(8, sys.byteorder))
+        while len(taken) < 20:
+            turn += 1
+            await asyncio.sleep(0)
+        thread.stop(loop)
+
+    threaded.loop.stop()
+    thread = UdpThread(threaded.udp, threaded.reader, WorkerCounters())
+    asyncio.run(run())
+    assert taken[:20] == [*range(taken[0], taken[0] + 20)]
 
 
 def test_thread_can_be_stopped_and_started(threaded: Threaded) -> None:

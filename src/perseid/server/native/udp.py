@@ -299,11 +299,11 @@ class UdpServer:
         if datagrams := thread.take():
             self._readable(thread.wrapped, thread.port, datagrams.receive)
         thread.use_view()
+        lines = thread.compiled.take_log()  # in any case: if nobody takes them, the thread waits
         if self.access is not None:
-            for host, code, name, microseconds in (lines := thread.compiled.take_log()):
+            for host, code, name, microseconds in lines:
                 self.access.log_request(host, "udp", OpCode.RESOLUTION, code, name, microseconds)
-            return bool(datagrams or lines)
-        return bool(datagrams)
+        return bool(datagrams or lines)
 
     def purge_expired(self, now: float) -> None:
         """Drop messages whose remaining packets never arrived."""

@@ -79,14 +79,20 @@ class UdpThread:
     def start(self, loop: asyncio.AbstractEventLoop, take: Callable[[], bool]) -> None:
         """Start reading; `take` is called when something waits, until it returns False."""
 
-        def take_all() -> None:
+        has_more = False
+
+        def take_some() -> None:
+            nonlocal has_more
+            has_more = False
             if take():
-                loop.call_soon(take_all)
+                has_more = True
+                loop.call_soon(take_some)
 
         def wake() -> None:
             with suppress(BlockingIOError):
                 os.read(self.compiled.fileno(), _EVENT_SIZE)
-            take_all()
+            if not has_more:  # otherwise it is called anyway, and other work gets its turn in between
+                take_some()
 
         loop.add_reader(self.compiled.fileno(), wake)
         self.compiled.start()
