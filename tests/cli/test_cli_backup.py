@@ -364,6 +364,10 @@ def test_check_says_how_public_resolution_runs(here: Site, monkeypatch: pytest.M
         assert missing.startswith(expected)
         assert fix in missing
     assert resolution(PERSEID_NATIVE_COMPILED="false") == off
+    monkeypatch.undo()
+    monkeypatch.setattr("perseid.cli.check.has_several_servers", lambda _: True)
+    expected = "ok compiled public resolution over UDP runs in Python (the site has several servers)"
+    assert resolution() == expected
 
 
 def test_check_without_an_installation_is_refused(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from perseid.names.handle import Handle
 from perseid.records.partition import HashOption, find_server_index
 from perseid.records.site import Attribute, Interface, Purpose, Transport
 from perseid.records.site import Site as SiteInformation
+from perseid.registry.installation.files import has_several_servers
 from perseid.registry.installation.installation import Installation
-from perseid.registry.installation.public_view import has_several_servers
 from perseid.registry.installation.settings import Config
 from perseid.registry.installation.site import SiteError, load_server_identity
 from perseid.registry.partition import Partition

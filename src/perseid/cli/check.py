@@ -32,6 +32,7 @@ from perseid.records.site import Server, Transport
 from perseid.registry.access.tokens import DAY, TokenStatus
 from perseid.registry.commands.namespaces import namespaces
 from perseid.registry.installation.certificates import EXPIRY_WARNING, Credentials, find_certificate
+from perseid.registry.installation.files import has_several_servers
 from perseid.registry.installation.installation import (
     CHECKPOINT_KEY,
     KEYS_NAME,
@@ -287,11 +288,12 @@ def port_findings(config: Config) -> Iterator[Finding]:
             )
 
 
-def resolution_finding(config: Config) -> Finding:
+def resolution_finding(config: Config, several_servers: bool) -> Finding:
     """Return whether the compiled module serves public resolution over UDP."""
     enabled, networks = config.native.compiled, len(config.limits.exempt_networks)
-    message = f"public resolution over UDP runs {describe(enabled=enabled, exempt_networks=networks)}"
-    if not enabled:
+    how = describe(enabled=enabled, exempt_networks=networks, several_servers=several_servers)
+    message = f"public resolution over UDP runs {how}"
+    if not enabled or (several_servers and not PROBLEM):
         return Finding("compiled", Level.OK, message)
     if PROBLEM == ABSENT:
         advice = "install a wheel that has it: in a checkout, make wheel COMPILED=1 builds one"
@@ -371,7 +373,7 @@ def findings(directory: Path, *, quick: bool) -> Iterator[Finding]:
         yield from server_findings(directory, config)
         yield from http_findings(directory, config)
         yield from port_findings(config)
-        yield resolution_finding(config)
+        yield resolution_finding(config, has_several_servers(directory))
     try:
         with Installation.open(directory, writable=False) as installation:
             yield from _clock_findings(installation)

@@ -14,6 +14,7 @@ from typing import Annotated, Final
 import typer
 
 from perseid.compiled import describe
+from perseid.registry.installation.files import has_several_servers
 from perseid.registry.installation.sections import MAX_WORKERS
 from perseid.registry.installation.settings import FILE_NAME, Config, variable_name
 from perseid.server.processes import CHILD_SIGNALS, fork_server
@@ -141,7 +142,8 @@ def _set_environment(options: dict[str, str | int | None]) -> None:
 
 def _welcome_lines(target: Path, config: Config, *, init_demo: bool) -> tuple[str, ...]:
     """Return the startup messages, with format fields for addresses that are not known yet."""
-    how = describe(enabled=config.native.compiled, exempt_networks=len(config.limits.exempt_networks))
+    networks, several = len(config.limits.exempt_networks), has_several_servers(target)
+    how = describe(enabled=config.native.compiled, exempt_networks=networks, several_servers=several)
     lines = [LISTENING, _escape(RESOLUTION.format(how=how))]
     if config.http.enabled:
         lines.append(HTTP)

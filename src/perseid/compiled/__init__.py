@@ -27,7 +27,8 @@ else:
         if find_spec(f"{__name__}._native") is None:
             problem = ABSENT
     else:
-        problem = ""
+        version = ".".join(map(str, native.lmdb_version()))
+        problem = "" if version.startswith("0.9.") else f"the answers view needs LMDB 0.9, not {version}"
 
 PROBLEM: str = problem
 """Why the compiled module cannot be used; empty if it can."""
@@ -35,12 +36,14 @@ PROBLEM: str = problem
 __all__ = ["ABSENT", "PROBLEM", "native"]
 
 
-def describe(*, enabled: bool, exempt_networks: int) -> str:
+def describe(*, enabled: bool, exempt_networks: int, several_servers: bool) -> str:
     """Say how public resolution over UDP runs, and why if not compiled."""
     if not enabled:
         return "in Python (native.compiled is false)"
     if PROBLEM:
         return f"in Python (compiled module: {PROBLEM})"
+    if several_servers:
+        return "in Python (the site has several servers)"
     if exempt_networks > native.MAX_NETWORKS:
         most = native.MAX_NETWORKS
         return f"in Python (limits.exempt_networks has {exempt_networks} networks; the compiled module takes {most})"

@@ -373,8 +373,29 @@ def test_many_exempt_networks_are_left_to_python(threaded: Threaded, caplog: pyt
             assert len(threaded.ask(count=1)) == 1
     thread.compiled.stop()
     assert [line for line in caplog.messages if "in Python" in line] == [
-        f"public resolution over UDP runs {describe(enabled=True, exempt_networks=257)}"
+        f"public resolution over UDP runs {describe(enabled=True, exempt_networks=257, several_servers=False)}"
     ] * 2
+
+
+def test_site_of_several_servers_is_left_to_python(threaded: Threaded, caplog: pytest.LogCaptureFixture) -> None:
+    threaded.loop.stop()
+    thread = UdpThread(threaded.udp, threaded.reader, WorkerCounters())
+    thread.use_view()
+    thread.compiled.start()
+    for servers in (2, 3, 1):
+        limit = TrafficLimit(threaded.memory, 0, 0)
+        thread.configure(ResolutionSettings(servers=servers), limit, resolves=True, logs=False)
+        threaded.client.send(FOUND)
+        if servers > 1:
+            assert select([thread.compiled], [], [], DEADLINE)[0]
+            os.read(thread.compiled.fileno(), 8)
+            assert thread.take() is not None
+        else:
+            assert len(threaded.ask(count=1)) == 1
+    thread.compiled.stop()
+    reason = "in Python (the site has several servers)"
+    assert caplog.messages == [f"public resolution over UDP runs {reason}"]
+    assert describe(enabled=True, exempt_networks=0, several_servers=True) == reason
 
 
 def test_datagrams_are_taken_once_in_each_turn_of_the_event_loop(threaded: Threaded) -> None:

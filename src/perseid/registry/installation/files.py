@@ -17,6 +17,8 @@ from typing import Final
 from perseid.ledger.errors import LedgerError
 from perseid.ledger.store.directory import DIRECTORY_MODE, UnsuitableDirectory, open_new, prepare, sync_directory
 from perseid.names.errors import quote_text
+from perseid.records.binary import Reader
+from perseid.records.errors import InvalidData
 
 KEYS_NAME: Final = "keys"
 SITE_BINARY: Final = "siteinfo.bin"
@@ -30,6 +32,7 @@ OTHERS_READ: Final = 0o077
 
 _MAX_LISTED = 3  # files named in an error
 _TEMPORARY_SUFFIX = ".new"
+_BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
 
 
 class InstallationError(LedgerError):
@@ -143,3 +146,31 @@ def _check_empty(directory: Path, mark: str) -> None:
         names = ", ".join(quote_text(name) for name in existing[:_MAX_LISTED])
         more = ", …" if len(existing) > _MAX_LISTED else ""
         raise UnsuitableDirectory(f"{directory} is not empty ({names}{more}); choose an empty or new directory")
+
+
+def has_several_servers(directory: Path) -> bool:
+    """Whether some site information in a directory describes several servers. It is quick: every command asks."""
+    for folder in (directory / KEYS_NAME, directory):
+        for name in SITE_NAMES:
+            try:
+                data = (folder / name).read_bytes()
+            except OSError:
+                continue
+            if _count_servers(data) > 1:
+                return True
+    return False
+
+
+def _count_servers(data: bytes) -> int:
+    if data.lstrip(_BEFORE_JSON).startswith(b"{"):
+        return data.count(b'erverId"')
+    reader = Reader(data)
+    try:
+        reader.raw(8)
+        reader.bytes_()
+        for _ in range(reader.count(8)):
+            reader.bytes_()
+            reader.bytes_()
+        return reader.i32()
+    except InvalidData:
+        return 0

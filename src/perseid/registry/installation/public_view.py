@@ -15,12 +15,10 @@ from perseid.ledger.store.directory import prepare
 from perseid.ledger.store.sqlite import find_end
 from perseid.ledger.views.answers_generation import Position
 from perseid.ledger.views.answers_reader import AnswersReader, AnswersSnapshot
-from perseid.records.binary import Reader
-from perseid.records.errors import InvalidData
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.snapshot import LedgerNeeded, PublicSnapshot, Rules
 
-from .files import KEYS_NAME, OTHERS_READ, OTHERS_WRITE, SITE_NAMES, InstallationError, check_mode
+from .files import OTHERS_READ, OTHERS_WRITE, InstallationError, check_mode, has_several_servers
 from .settings import FILE_NAME, Config
 
 if TYPE_CHECKING:
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 
 LEDGER_NAME: Final = "ledger.db"
 ANSWERS_NAME: Final = "answers"
-_BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
 
 
 class NoInstallation(InstallationError):
@@ -75,34 +72,6 @@ def _load_partition(config: Config, directory: Path) -> "Partition | None":
     from .partition import load_partition  # noqa: PLC0415 - it loads keys, which few commands need
 
     return load_partition(directory, config)
-
-
-def has_several_servers(directory: Path) -> bool:
-    """Whether some site information in a directory describes several servers. It is quick: every command asks."""
-    for folder in (directory / KEYS_NAME, directory):
-        for name in SITE_NAMES:
-            try:
-                data = (folder / name).read_bytes()
-            except OSError:
-                continue
-            if _count_servers(data) > 1:
-                return True
-    return False
-
-
-def _count_servers(data: bytes) -> int:
-    if data.lstrip(_BEFORE_JSON).startswith(b"{"):
-        return data.count(b'erverId"')
-    reader = Reader(data)
-    try:
-        reader.raw(8)
-        reader.bytes_()
-        for _ in range(reader.count(8)):
-            reader.bytes_()
-            reader.bytes_()
-        return reader.i32()
-    except InvalidData:
-        return 0
 
 
 def load_settings(directory: Path, *, writable: bool = True, environ: Mapping[str, str] | None = None) -> Config:

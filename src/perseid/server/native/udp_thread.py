@@ -56,7 +56,7 @@ class UdpThread:
         self.compiled = native.UdpLoop(udp.fileno())
         self._answers = answers
         self._is_running = False
-        self._has_many_networks = False
+        self._can_resolve = True
         self._counts = counts
         counts.compiled = self.compiled
 
@@ -66,19 +66,18 @@ class UdpThread:
         These are sites with several servers, because Python knows who is responsible, and many exempt networks.
         """
         buckets = limit.buckets
-        has_many = len(buckets.exempt) > native.MAX_NETWORKS
-        if has_many:
+        networks, several = len(buckets.exempt), settings.servers > 1
+        can_resolve = networks <= native.MAX_NETWORKS and not several
+        if self._can_resolve and not can_resolve:
+            how = describe(enabled=True, exempt_networks=networks, several_servers=several)
+            _logger.warning("public resolution over UDP runs %s", how)
+        self._can_resolve = can_resolve
+        if networks > native.MAX_NETWORKS:
             buckets = replace(buckets, exempt=())
-            if not self._has_many_networks:
-                how = describe(enabled=True, exempt_networks=len(limit.buckets.exempt))
-                _logger.warning("public resolution over UDP runs %s", how)
-        self._has_many_networks = has_many
-        resolves = resolves and settings.servers == 1 and not has_many
-        self.compiled.configure(settings, buckets, TOO_MUCH_TEXT, resolves=resolves, logs=logs)
+        self.compiled.configure(settings, buckets, TOO_MUCH_TEXT, resolves=resolves and can_resolve, logs=logs)
 
     def start(self, loop: asyncio.AbstractEventLoop, take: Callable[[], bool]) -> None:
         """Start reading; `take` is called when something waits, until it returns False."""
-
         has_more = False
 
         def take_some() -> None:
