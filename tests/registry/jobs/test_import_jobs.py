@@ -212,6 +212,47 @@ def test_texts_are_literal(registry: Registry) -> None:
     assert texts == ["@/etc/passwd", "base64:aGk=", "=1+1"]
 
 
+def test_undo_of_an_import_hosts_prefixes_as_before(registry: Registry) -> None:
+    def change(*rows: ImportRow) -> Job:
+        return run(registry, check(registry, rows))
+
+    def undo_(job: Job) -> Job:
+        preview = undo.UndoPreview(registry, job.id, OPERATOR)
+        while preview.advance():
+            pass
+        assert preview.conflicts == []
+        undone = preview.start("cli")
+        for _ in run_pieces(registry, undone, OPERATOR):
+            pass
+        return undone
+
+    def hosting(prefix: str) -> tuple[bool, bool]:
+        with registry.snapshot() as snapshot:
+            return snapshot.is_homed(f"0.NA/{prefix}"), snapshot.policy_entry(prefix) is not None
+
+    hosted = change(row(1, "0.NA/555", "", operation=RowOperation.HOME))
+    assert hosting("555") == (True, True)
+    undone = undo_(hosted)
+    assert hosting("555") == (False, False)
+    undo_(undone)
+    assert hosting("555") == (True, True)
+    ended = change(row(1, "0.NA/555", "", operation=RowOperation.UNHOME))
+    assert hosting("555") == (False, True)
+    undo_(ended)
+    assert hosting("555") == (True, True)
+    # A prefix with handles stays: their tombstones resolve.
+    undo_(change(row(1, "0.NA/556", "", operation=RowOperation.HOME), row(2, "556/x")))
+    assert hosting("556") == (True, True)
+    assert get_state(registry, "556/x") is State.TOMBSTONE
+    # What cannot be undone is a conflict before anything starts.
+    created = change(row(1, "556/y"))
+    change(row(1, "0.NA/556", "", operation=RowOperation.UNHOME))
+    preview = undo.UndoPreview(registry, created.id, OPERATOR)
+    while preview.advance():
+        pass
+    assert [conflict.handle for conflict in preview.conflicts] == ["556/y"]
+
+
 def test_row_can_depend_on_earlier_rows(registry: Registry) -> None:
     """A batch file may create a prefix, a handle in it, and change that again."""
     rows = [

@@ -9,6 +9,7 @@ An undo requires the permissions for the inverse changes, under today's policies
   is reported.
 - Redacted data does not come back: if any is needed, the record is listed and nothing is undone.
 
+- A prefix that the job hosted is no longer hosted, unless handles were registered under it: they keep resolving.
 - `last` is the caller's last change. If that is not a job, nothing is undone: an older job is undone by its id only.
 
 An undo is itself a job: it runs in steps, can be resumed, and can be undone; after that the original job can be undone
@@ -23,6 +24,7 @@ from typing import Final
 from perseid.ledger.log.entry import Action, Draft, Entry, State
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.reader import LogReader
+from perseid.ledger.log.record_keys import HOMED, LOCAL, key_range
 from perseid.ledger.store import jobs
 from perseid.ledger.store.jobs import Job, JobSteps
 from perseid.names.handle import Handle
@@ -39,9 +41,9 @@ from perseid.registry.identity import Identity
 from perseid.registry.queries.history import SEE_ALL
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused, StateConflict
-from perseid.registry.snapshot import StoredRecord
+from perseid.registry.snapshot import Snapshot, StoredRecord
 from perseid.schema.namespaces import Scope
-from perseid.wire.codes import ResponseCode
+from perseid.wire.codes import OpCode, ResponseCode
 
 from . import runner
 from .runner import JobRun
@@ -128,9 +130,12 @@ class UndoPreview:
         change = _Change.of(context.snapshot.reader, seq, self._past)
         if change is None:
             return ()
-        if change.conflict is not None:
+        conflict = change.conflict
+        if conflict is None and not change.is_undone:
+            conflict = _find_other_place(context.snapshot, change.entry)
+        if conflict is not None:
             if self._max_conflicts is None or len(self.conflicts) < self._max_conflicts:
-                self.conflicts.append(_redact_conflict(context, change.conflict))
+                self.conflicts.append(_redact_conflict(context, conflict))
             self.conflict_count += 1
         self.total += 1
         return ()
@@ -326,15 +331,12 @@ class _UndoWork:
         change = _Change.of(context.snapshot.reader, seq, past)
         if change is None or change.is_undone:
             return ()
-        stored = context.snapshot.stored(Handle.parse_lenient(change.entry.handle))
-        if change.conflict is not None:
-            raise UndoConflict(self.original_id, [_redact_conflict(context, change.conflict)])
-        if stored.key != change.entry.key or not context.snapshot.is_responsible(stored.handle):
-            why = "the case rule of its namespace has changed, or its prefix is no longer hosted here"
-            raise UndoConflict(
-                self.original_id, [_redact_conflict(context, Conflict(change.entry.handle, stored.seq, why))]
-            )
-        return self._inverse(context, stored, change)
+        conflict = change.conflict or _find_other_place(context.snapshot, change.entry)
+        if conflict is not None:
+            raise UndoConflict(self.original_id, [_redact_conflict(context, conflict)])
+        if change.entry.handle.startswith(LOCAL):
+            return _revert_hosting(context, change)
+        return self._inverse(context, context.snapshot.stored(Handle.parse_lenient(change.entry.handle)), change)
 
     def _inverse(self, context: Context, stored: StoredRecord, change: _Change) -> tuple[Draft, ...]:
         """Return the entry that reverts a change; none if there is nothing to revert."""
@@ -372,6 +374,36 @@ class _UndoWork:
             restored=values_before,
         )
         return (context.draft(stored, _inverse_action(stored.state, before.state), values, before.state),)
+
+
+def _find_other_place(snapshot: Snapshot, entry: Entry) -> Conflict | None:
+    """Return the conflict of a record that is no longer found where a job changed it; None if it is."""
+    if entry.handle.startswith(LOCAL):
+        return None
+    stored = snapshot.stored(Handle.parse_lenient(entry.handle))
+    if stored.key == entry.key and snapshot.is_responsible(stored.handle):
+        return None
+    why = "the case rule of its namespace has changed, or its prefix is no longer hosted here"
+    return Conflict(entry.handle, stored.seq, why)
+
+
+def _revert_hosting(context: Context, change: _Change) -> tuple[Draft, ...]:
+    """Return the entry that hosts a prefix again or no longer, or does so with its policy; none if that is the case."""
+    name, before = change.entry.handle, change.before
+    now = context.snapshot.entry(change.entry.key)
+    prefix = name.rpartition("/")[2]
+    hosts = before is not None and before.state is State.NORMAL
+    context.require(permissions.server_operation(OpCode.HOME_NA if hosts else OpCode.UNHOME_NA, prefix))
+    if hosts == (now is not None and now.state is State.NORMAL):
+        return ()
+    if not hosts and context.snapshot.reader.any_between(*key_range(f"{prefix}/")):
+        return ()
+    if name.startswith(HOMED):
+        action = Action.HOME if hosts else Action.UNHOME
+    else:
+        action = Action.CREATE if hosts else Action.DELETE
+    state, values = (State.NORMAL, before.record()) if before is not None and hosts else (State.ABSENT, ())
+    return (Draft(action, state, name, context.interface, str(context.identity), context.note, values),)
 
 
 def _state_permissions(now: State, then: State) -> AdminPermission:
