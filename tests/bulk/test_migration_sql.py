@@ -2,12 +2,16 @@
 
 import json
 import os
+import resource
 import signal
+import socket
 import stat
+import struct
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -179,6 +183,41 @@ def test_a_hostile_database_is_read_in_bounded_memory(
     issues = {issue["handle"]: issue["reason"] for issue in map(json.loads, done.out.splitlines()[:-1])}
     assert issues[f"{PREFIX}/LARGE"] == "the record has more than 100 bytes"
     assert f"{PREFIX}/PLAIN" in stored(target)
+
+
+def test_a_row_without_an_end_does_not_exhaust_memory(target: Site) -> None:
+    """A PostgreSQL server announces a row of 1.5 GB: the driver would wait for all of it."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+        sent = threads.submit(_announce_a_large_row, listener)
+        port = listener.getsockname()[1]
+        refused(target(f"migrate 'postgresql://u@127.0.0.1:{port}/x?sslmode=disable'"), "Cannot read", code=1)
+        assert sent.result(30) < 64 << 20
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+def _announce_a_large_row(listener: socket.socket) -> int:
+    """Return how many bytes of the row were sent."""
+
+    def message(kind: bytes, content: bytes, size: int = 0) -> bytes:
+        return kind + struct.pack(">i", size or 4 + len(content)) + content
+
+    column = message(b"T", b"\0\1na\0" + struct.pack(">ihihih", 0, 0, 17, -1, -1, 0))
+    ready = message(b"Z", b"T")
+    connection, _ = listener.accept()
+    size = 0
+    with connection, suppress(OSError):
+        connection.settimeout(30)
+        connection.recv(65_536)
+        connection.sendall(message(b"R", bytes(4)) + message(b"Z", b"I"))
+        while b"FETCH" not in (request := connection.recv(65_536)) and request:
+            describes = request.startswith(b"D")
+            answer = column if describes else message(b"1", b"") + message(b"2", b"") + message(b"C", b"BEGIN\0")
+            connection.sendall(answer + ready)
+        connection.sendall(column + message(b"D", b"\0\1", 0x6000_0000))
+        while size < 0x6000_0000:
+            size += connection.send(bytes(65_536))
+    return size
 
 
 def test_passwords_come_from_files_and_unusable_databases_are_reported(mariadb: MariadbServer, target: Site) -> None:

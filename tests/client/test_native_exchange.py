@@ -23,7 +23,7 @@ from perseid.records.site import Transport
 from perseid.registry.registry import Registry
 from perseid.server.native.server import NativeServer
 from perseid.wire import client as client_module
-from perseid.wire.client import Client
+from perseid.wire.client import Client, VerifiedResponse
 from perseid.wire.codes import OpCode, OpFlag, default_flags
 from perseid.wire.fragments import split
 from perseid.wire.framing import Frame, FrameReader
@@ -263,6 +263,15 @@ def test_a_changed_response_is_refused(network: MemoryNetwork) -> None:
     (result,) = network.do(create("second"))
     assert isinstance(result, ProtocolError)
     assert "may have been made" in result.advice
+
+
+def test_only_lists_have_several_messages(network: MemoryNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are in memory, and many are in progress: a server could send messages without an end."""
+    network.do(create("first"))
+    monkeypatch.setattr(VerifiedResponse, "more_follows", True)
+    (result,) = network.do(operations.resolve(f"{PREFIX}/first"))
+    assert isinstance(result, ProtocolError)
+    assert "only a list" in result.detail
 
 
 def test_without_an_answer_a_connection_is_given_up(network: MemoryNetwork) -> None:

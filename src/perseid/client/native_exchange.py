@@ -61,11 +61,13 @@ CLOSED: Final = "the client was closed"
 """Why operations end that run when their client is closed."""
 
 MAX_KEPT: Final = 64 << 20
-"""Bytes of the messages of one response that are kept until its end: a million handles. `on_part` keeps none."""
+"""Bytes of the messages of one list that are kept until its end: a million handles. `on_part` keeps none. Other
+responses have one message, so that all that are in progress fit in memory, whatever the server sends."""
 
 MAX_CHALLENGES: Final = 2
 """Challenges answered per request: a second one comes if the first verifier is an old server (§13.5)."""
 
+_LISTS: Final = frozenset((OpCode.LIST_HANDLES, OpCode.LIST_HOMED_NAS))
 _SESSIONS_SINCE: Final = 1  # minor version
 _ENCRYPTS_PRIVATE_SINCE: Final = 8  # newer servers encrypt private values in a session by themselves
 _DEMANDED_FLAGS: Final = OpFlag.CERTIFY | OpFlag.REQUEST_DIGEST | OpFlag.KEEP_CONNECTION
@@ -301,6 +303,8 @@ class NativeProtocol:
                 raise ProtocolError(f"The response has more than {MAX_KEPT >> 20} MiB")
             if not response.more_follows:
                 return responses
+            if (about or request).header.opcode not in _LISTS:
+                raise ProtocolError("The response has several messages, which only a list can have")
             try:
                 following = yield None
             except Lost as lost:

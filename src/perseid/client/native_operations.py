@@ -93,7 +93,10 @@ def list_handles(prefix: str) -> Operation[list[str]]:
 
 def visit_handles(prefix: str, visit: Callable[[str], None]) -> Operation[None]:
     """List the handles under a prefix, and call `visit` with each as it arrives."""
+    return _visit_names(OpCode.LIST_HANDLES, _prefix_request(prefix), visit)
 
+
+def _visit_names(opcode: OpCode, request: HandleRequest, visit: Callable[[str], None]) -> Operation[None]:
     def on_part(response: VerifiedResponse) -> None:
         for name in _read_names([response]):
             visit(name)
@@ -101,12 +104,17 @@ def visit_handles(prefix: str, visit: Callable[[str], None]) -> Operation[None]:
     def read(responses: list[VerifiedResponse]) -> None:
         _read_names(responses)  # the last message may be a failure
 
-    return Operation(OpCode.LIST_HANDLES, _prefix_request(prefix), read, changes=False, on_part=on_part)
+    return Operation(opcode, request, read, changes=False, on_part=on_part)
 
 
 def list_prefixes() -> Operation[list[str]]:
     """List the prefixes that the server hosts, as prefix handles."""
     return Operation(OpCode.LIST_HOMED_NAS, HandleRequest(), _read_names, changes=False)
+
+
+def visit_prefixes(visit: Callable[[str], None]) -> Operation[None]:
+    """List the prefixes that the server hosts, and call `visit` with each as it arrives."""
+    return _visit_names(OpCode.LIST_HOMED_NAS, HandleRequest(), visit)
 
 
 def home(prefix: str) -> Operation[None]:

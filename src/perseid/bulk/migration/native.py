@@ -22,7 +22,7 @@ from perseid.names.handle import PREFIX_OF_PREFIXES
 from perseid.registry.jobs.migration import SourceRecord
 from perseid.wire.codes import ResponseCode
 
-from .source import SourceError, SourceItem, SourceUnreachable, Spool, collect_prefixes, unreadable
+from .source import PrefixList, SourceError, SourceItem, SourceUnreachable, Spool, unreadable
 
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 
@@ -52,8 +52,10 @@ class NativeSource:
         """Return the given prefixes, or all that the server hosts."""
         if self._only:
             return [f"{PREFIX_OF_PREFIXES}/{prefix}" for prefix in self._only]
+        found = PrefixList(self.label)
         with self._translate_errors():
-            return collect_prefixes(self.label, self._client.list_prefixes())
+            self._client.do(operations.visit_prefixes(found.add))
+        return found.names
 
     def records(self) -> Iterator[SourceItem]:
         """List and resolve, prefix by prefix."""

@@ -64,14 +64,27 @@ class Source(Protocol):
 
 def collect_prefixes(label: str, names: Iterable[str]) -> list[str]:
     """Return the prefixes of a source. Raises `SourceError` if there are more than any server has."""
-    found: list[str] = []
-    size = 0
+    found = PrefixList(label)
     for name in names:
-        found.append(name)
-        size += len(name)
-        if len(found) > MAX_PREFIXES or size > MAX_PREFIX_CHARACTERS:
-            raise SourceError(f"{label} hosts more than {MAX_PREFIXES:,} prefixes, or some of extreme length")
-    return found
+        found.add(name)
+    return found.names
+
+
+class PrefixList:
+    """The prefixes of a source, which are in memory."""
+
+    def __init__(self, label: str) -> None:
+        """`label` is that of the source."""
+        self._label = label
+        self._size = 0
+        self.names: list[str] = []
+
+    def add(self, name: str) -> None:
+        """Add a prefix. Raises `SourceError` if there are more than any server has."""
+        self.names.append(name)
+        self._size += len(name)
+        if len(self.names) > MAX_PREFIXES or self._size > MAX_PREFIX_CHARACTERS:
+            raise SourceError(f"{self._label} hosts more than {MAX_PREFIXES:,} prefixes, or some of extreme length")
 
 
 class Spool:

@@ -9,11 +9,13 @@ memory does not grow with the table, and changes of the running server do not ma
 """
 
 import re
+import resource
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -45,6 +47,10 @@ CONNECT_SECONDS: Final = 30
 FETCH_SIZE: Final = 100
 """Rows fetched at a time, each of at most 3 MiB. More would hardly be faster: a row takes 3.3 µs, of 2,000 at a time
 2.8 µs, and to store its record 40 µs."""
+
+MAX_MEMORY: Final = 1 << 30
+"""Bytes that the process can allocate while it reads: drivers keep whatever a database sends. `FETCH_SIZE` rows take a
+third of them."""
 
 _LONGEST: Final = MAX_BYTES + 1  # bytes of a column that are read: one more shows that it is too long
 _LONGEST_HANDLE: Final = handle.MAX_BYTES + 1
@@ -130,19 +136,44 @@ class SqlSource:
     def prefixes(self) -> list[str]:
         """Read the table `nas`."""
         sizes = (_LONGEST_HANDLE, MAX_PREFIXES + 1)
-        with self._driver.translate_errors(self.label), self._driver.rows(self._driver.prefixes, *sizes) as rows:
+        with self._rows(self._driver.prefixes, *sizes) as rows:
             return collect_prefixes(self.label, (decode_name(_as_bytes(na)) for (na,) in rows))
 
     def records(self) -> Iterator[SourceItem]:
         """Read the table `handles`, by handle."""
         now = int(self._clock())
         sizes = (_LONGEST_HANDLE, _LONGEST, _LONGEST, _LONGEST)
-        with self._driver.translate_errors(self.label), self._driver.rows(self._driver.records, *sizes) as rows:
+        with self._rows(self._driver.records, *sizes) as rows:
             for raw, group in groupby(rows, lambda row: _as_bytes(row[0])):
                 yield decode_rows(raw, group, now)
 
     def close(self) -> None:
         self._driver.close()
+
+    @contextmanager
+    def _rows(self, statement: str, *arguments: int) -> Iterator[Iterable[tuple[Any, ...]]]:
+        driver = self._driver
+        try:
+            with driver.translate_errors(self.label), _limit_memory(), driver.rows(statement, *arguments) as rows:
+                yield rows
+        except MemoryError as error:
+            raise SourceError(f"Cannot read {self.label}: a row does not fit in memory", _ADVICE) from error
+
+
+@contextmanager
+def _limit_memory() -> Iterator[None]:
+    """Limit how much the process can allocate meanwhile."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    used = int(Path("/proc/self/statm").read_text().split()[_STATM_DATA]) * resource.getpagesize()
+    limits = [used + MAX_MEMORY, *[limit for limit in before if limit != resource.RLIM_INFINITY]]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+_STATM_DATA: Final = 5  # the field with the pages of data and stack
 
 
 def decode_rows(raw: bytes, rows: Iterable[tuple[Any, ...]], now: int) -> SourceItem:
