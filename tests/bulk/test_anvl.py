@@ -56,7 +56,7 @@ def test_an_anvl_file_of_ezid_is_read() -> None:
     assert (first.created, first.values[0].timestamp) == ("2011-03-22T16:45:37Z", "2011-03-23T20:52:30Z")
     assert isinstance(doi, ImportRow)
     assert (doi.handle, doi.state) == ("10.5072/FK2X", "tombstone")
-    assert values_of(doi) == [("TITLE", "X"), ("DESC", "withdrawn by author")]
+    assert values_of(doi) == [("TITLE", "X"), ("TOMBSTONE.REASON", "withdrawn by author")]
     assert isinstance(reserved, ImportRow)
     assert (reserved.handle, reserved.state) == ("12345/fk4new", "reserved")
 

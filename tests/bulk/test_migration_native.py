@@ -194,7 +194,10 @@ _status: unavailable | withdrawn by author
 ARKLET = b"ark,naan,shoulder,assigned_name,url\n99999/fk4one,99999,/fk4,one,https://example.org/one\n"
 
 
-@pytest.mark.parametrize("content", [ANVL, ARKLET], ids=["ezid", "arklet"])
+ARKS = b"ark,url,title\nark:/99999/fk4one,https://example.org/one,One\n"
+
+
+@pytest.mark.parametrize("content", [ANVL, ARKLET, ARKS], ids=["ezid", "arklet", "arklet without its parts"])
 def test_exports_of_ark_services_become_handles(content: bytes, target: Site, tmp_path: Path) -> None:
     path = tmp_path / ("export.anvl" if content is ANVL else "export.csv")
     path.write_bytes(content)
@@ -205,6 +208,20 @@ def test_exports_of_ark_services_become_handles(content: bytes, target: Site, tm
     assert "ark:/99999/fk4one" in shown
     assert target.ok(f"migrate {path} --prefix 20.500.777 --json").json["unchanged"] == count
     assert target.ok(f"migrate compare {path} --prefix 20.500.777 --json").json["records"] == count
+
+
+def test_columns_that_have_no_meaning_are_for_an_import(target: Site, tmp_path: Path) -> None:
+    path = tmp_path / "other.csv"
+    path.write_bytes(b"ark,url,shelf\n99999/fk4one,https://example.org/one,7b\n")
+    refused(target(f"migrate {path} --prefix 20.500.777"), "'shelf'", "--map COLUMN=TYPE", code=1)
+
+
+def test_an_unavailable_identifier_is_imported_with_its_reason(target: Site, tmp_path: Path) -> None:
+    path = tmp_path / "export.anvl"
+    path.write_bytes(ANVL)
+    target.ok("namespace add 20.500.777 --profile free")
+    target.ok(f"import {path} --prefix 20.500.777 --yes")
+    assert "withdrawn by author" in target("resolve 20.500.777/fk4two").out
 
 
 def test_a_batch_file_is_copied_and_other_operations_are_reported(target: Site, tmp_path: Path) -> None:

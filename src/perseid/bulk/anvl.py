@@ -19,6 +19,7 @@ from perseid.names.suggest import nearest
 from perseid.records.encoding import to_iso
 from perseid.records.errors import RecordMisuse
 from perseid.registry.advice import AdviceKind
+from perseid.registry.policy.policy import Policy
 from perseid.schema.imports import ImportRow, RowOperation, RowProblem
 from perseid.schema.records import Data, ValueInput
 
@@ -48,9 +49,14 @@ MAX_FIELDS: Final = 1_024
 ARK_TYPE: Final = "ARK"
 """The type of the value that keeps the ARK."""
 
+TOMBSTONE_REASON: Final = Policy().tombstone_reason_type
+"""The type of the value with the reason why an object is unavailable."""
+
 _ID, _STATUS, _CREATED, _UPDATED, _NAAN, _SHOULDER, _NAME, _IGNORED = (
     *("id", "status", "created", "updated", "naan", "shoulder", "name", "-"),
 )
+
+_ARK_COLUMN: Final = "ark"
 
 EZID_FIELDS: Final[Mapping[str, str]] = {
     "_id": _ID,
@@ -72,7 +78,7 @@ EZID_FIELDS: Final[Mapping[str, str]] = {
 """Fields of EZID, folded, and the types of values that they become."""
 
 ARKLET_FIELDS: Final[Mapping[str, str]] = {
-    "ark": _ID,
+    _ARK_COLUMN: _ID,
     "naan": _NAAN,
     "shoulder": _SHOULDER,
     "assigned_name": _NAME,
@@ -96,7 +102,8 @@ def detect_profile(header: Iterable[str]) -> Profile | None:
     names = {name.lower() for name in header}
     if "_id" in names and names <= {*EZID_FIELDS, *[name for name in names if "." in name or name[:1] == "_"]}:
         return Profile.EZID
-    return Profile.ARKLET if names >= {"naan", "assigned_name"} else None
+    is_arklet = names >= {"naan", "assigned_name"} or (_ARK_COLUMN in names and names <= ARKLET_FIELDS.keys())
+    return Profile.ARKLET if is_arklet else None
 
 
 def map_ark(text: str, prefix: str = "") -> tuple[str, str] | None:
@@ -215,7 +222,7 @@ def _make_row(line: int, record: Iterable[tuple[str, str]], fields: _Fields, opt
         message = "The status is not public, reserved or unavailable."
         return RowProblem(line, "_status", shorten(status), "unknown-state", message)
     if reason.strip():
-        found.setdefault(("DESC", reason.strip()), "_status")
+        found.setdefault((TOMBSTONE_REASON if state == "tombstone" else "DESC", reason.strip()), "_status")
     if handle[1]:
         found.setdefault((ARK_TYPE, handle[1]), "_id")
     timestamp = _to_time(special.get(_UPDATED, "")) or None

@@ -106,12 +106,26 @@ def _open_table(file: BinaryIO, format_: Format, name: str, options: ReadOptions
     return open_text_table(file, options, name) if format_ == Format.CSV else open_sheet(file, format_, options)
 
 
+_UNSUPPORTED: Final = {
+    b"\xd0\xcf\x11\xe0": (
+        "The file is an old or encrypted Excel file.",
+        "Save it as .xlsx, .ods or CSV, without a password.",
+    ),
+    b"\x1f\x8b": ("The file is compressed.", "Decompress it, for example with gunzip."),
+}
+"""What files with these first bytes are, and how to get one that can be read."""
+
+
+def _refuse_unsupported(sample: bytes) -> None:
+    for start, problem in _UNSUPPORTED.items():
+        if sample.startswith(start):
+            raise invalid_file("unknown-format", *problem)
+
+
 def detect_format(sample: bytes, name: str = "") -> Format:
     """Find the format of a file from its first bytes, and from its name if several are possible."""
     by_name = _SUFFIXES.get(name.rpartition(".")[2].lower()) if "." in name else None
-    if sample.startswith(b"\xd0\xcf\x11\xe0"):
-        fix = "Save it as .xlsx, .ods or CSV, without a password."
-        raise invalid_file("unknown-format", "The file is an old or encrypted Excel file.", fix)
+    _refuse_unsupported(sample)
     if sample.startswith(b"PK\x03\x04"):
         return Format.ODS if b"opendocument.spreadsheet" in sample[:200] or by_name == Format.ODS else Format.XLSX
     if sample.startswith(JDB_MARK):

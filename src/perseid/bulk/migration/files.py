@@ -13,7 +13,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 from perseid.bulk.encodings import SAMPLE
-from perseid.bulk.formats import Format, InvalidFile, ReadOptions, Row, RowReader
+from perseid.bulk.formats import Format, InvalidFile, ReadOptions, Row, RowReader, UnknownColumns
 from perseid.bulk.rows import detect_format, open_rows
 from perseid.ledger.log.entry import State
 from perseid.names.handle import PREFIX_OF_PREFIXES
@@ -32,6 +32,7 @@ from .source import SourceError, SourceItem, collect_prefixes, unreadable
 JDB_FILE: Final = "handles.jdb"
 """The file with the records in the directory of a server with the legacy storage."""
 
+_MAP_COLUMNS: Final = "Say what they mean: perseid import FILE --map COLUMN=TYPE"
 _COMPLETE: Final = frozenset({Format.EXCHANGE, Format.DUMP, Format.JDB})
 _WITHOUT_PREFIXES: Final = frozenset({Format.CSV, Format.XLSX, Format.ODS, Format.ANVL, Format.JSONL})
 _HANDLES, _PREFIXES = "handles", "nas"  # the names of the two files of a database
@@ -110,6 +111,8 @@ class FileSource:
             yield
         except OSError as error:
             raise SourceError(f"Cannot read {path}: {error.strerror}") from error
+        except UnknownColumns as problem:
+            raise SourceError(f"{path}: {problem}", _MAP_COLUMNS) from problem
         except InvalidFile as problem:
             raise SourceError(f"{path}: {problem}", problem.problem.fix) from problem
 

@@ -229,7 +229,7 @@ def _require_reason(policy: Policy, handle: Handle, values: Sequence[PartialValu
     """A tombstone says why the object is gone (S8)."""
     if fold(policy.tombstone_reason_type) not in {fold(value.type) for value in values}:
         reason = f"The tombstone of {display_name(handle)} has no value of type {policy.tombstone_reason_type}"
-        raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.GIVE_REASON(), "S8")
+        raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.ADD_VALUE(), "S8")
 
 
 def parse_state(row: ImportRow) -> State:
