@@ -181,7 +181,8 @@ PREFLIGHTED_TYPES: Final = frozenset(
 
 AMBIENT_CREDENTIALS_REASON: Final = (
     "credentials that a browser sends automatically are not accepted for this request, because {}; "
-    "use a session or the Handle scheme, or send Content-Type: application/json from this site"
+    "use a session or the Handle scheme, or send Content-Type: application/json (for a file application/octet-stream) "
+    "from this site"
 )
 
 
@@ -196,4 +197,4 @@ def check_ambient_credentials(request_context: RequestContext) -> str | None:
     is_from_browser = any(request.header(name) is not None for name in ("origin", "sec-fetch-site"))
     if not is_typed and not request.body and not is_from_browser:
         return None
-    return AMBIENT_CREDENTIALS_REASON.format("its Content-Type is not application/json")
+    return AMBIENT_CREDENTIALS_REASON.format("a form of another site can send its Content-Type")
