@@ -1,5 +1,7 @@
 """Bulk loads: all or none, with the same views as single writes."""
 
+import io
+import itertools
 import os
 import random
 import signal
@@ -16,15 +18,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perseid.ledger import ledger as ledgers
-from perseid.ledger.backup import bulk_load
+from perseid.ledger.backup import bulk_load, load_encoding
 from perseid.ledger.backup.bulk_load import NameTaken
+from perseid.ledger.backup.load_encoding import EncoderProcess, EncodingFailed, pack_draft, random_size
 from perseid.ledger.errors import PreconditionFailed, ReadOnlyMode, StorageFull
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.entry import Change, Draft, State
+from perseid.ledger.log.log import Log
 from perseid.ledger.log.record_keys import record_key
 from perseid.ledger.log.writer import ChangeWatcher
 from perseid.ledger.store.sorting import ExternalSorter, split_batches
 from perseid.ledger.store.store import Store
+from perseid.ledger.store.tables import insert_rows
 from perseid.ledger.verify import verify
 from perseid.ledger.views import answers
 from perseid.ledger.views.answers import Answers, ApplyResult
@@ -89,6 +94,96 @@ def test_a_load_is_appended_with_all_views(opened: Ledger, run_size: int, monkey
         assert [entry.handle for entry in reader.names(key("n"), key("n10"), 9)] == ["10.1/n0", "10.1/n1"]
         assert reader.entry(3).at == reader.entry(252).at == loaded.at
     sound(opened, 253)
+
+
+def in_two_processes(monkeypatch: pytest.MonkeyPatch) -> list[EncoderProcess]:
+    """Encode all chunks but the first in a second process, and in this one whenever it could be busy."""
+    started: list[EncoderProcess] = []
+    create = EncoderProcess.__init__
+
+    def watched(process: EncoderProcess, folder: Path, run_size: int, at: int) -> None:
+        create(process, folder, run_size, at)
+        started.append(process)
+
+    turns = itertools.cycle([False, True, True])
+    monkeypatch.setattr(EncoderProcess, "__init__", watched)
+    monkeypatch.setattr(EncoderProcess, "is_working", property(lambda _: next(turns)))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(bulk_load, "CHUNK", 100)
+    monkeypatch.setattr(bulk_load, "CHUNKS_ALONE", 1)
+    monkeypatch.setattr(load_encoding, "SLICE", 30)
+    return started
+
+
+@pytest.mark.parametrize("run_size", [1 << 30, 100_000])
+def test_two_processes_append_the_same_load(opened: Ledger, run_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_load.BulkLoad.__init__, "__defaults__", (run_size,))
+    started = in_two_processes(monkeypatch)
+    opened.append(change("before", url("1")))
+    progress: list[int] = []
+    loaded = opened.load(drafts(shuffled(990)), {}, progress.append)
+    assert (loaded.first, loaded.count, len(started)) == (2, 990, 1)
+    assert progress == sorted(progress)
+    assert progress[-1] == 990
+    with opened.open_reader() as reader:
+        handles = [reader.entry(seq).handle for seq in range(2, 992)]
+    assert handles == [f"10.1/{name}" for name in shuffled(990)]
+    sound(opened, 991)
+    with pytest.raises(NameTaken, match=r"10\.1/N500 already exists \(entry"):
+        opened.load(drafts([*[f"m{number}" for number in range(500)], "n500"]))
+    with pytest.raises(NameTaken, match=r"10\.1/M7 occurs twice"):
+        opened.load(drafts([*[f"m{number}" for number in range(500)], "M7"]))
+    sound(opened, 991)
+
+
+def test_a_load_ends_with_the_second_process(opened: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = in_two_processes(monkeypatch)
+
+    def source() -> Iterator[Draft]:
+        yield from drafts(shuffled(400))
+        os.kill(started[0]._process.pid, signal.SIGKILL)
+        yield from drafts([f"m{number}" for number in range(400)])
+
+    with pytest.raises(EncodingFailed, match="Nothing was loaded; retry"):
+        opened.load(source())
+    assert started[0]._process.returncode == -signal.SIGKILL
+    sound(opened, 0)
+
+
+def test_the_second_process_reports_a_full_disk(tmp_path: Path) -> None:
+    process = EncoderProcess(tmp_path / "nowhere", 0, 1)
+    packed = [pack_draft(draft, draft.contents()) for draft in drafts(["a"])]
+    try:
+        process.submit(packed, 1, bytes(random_size(packed[0][-1])), [])
+        assert len(process.results()[0].bodies) == 1
+        process.finish([])
+        with pytest.raises(StorageFull, match="temporary file"):
+            next(process.records())
+    finally:
+        process.close()
+
+
+@pytest.mark.parametrize("cut", [0, 3, 20])
+def test_the_second_process_ends_with_the_first(tmp_path: Path, cut: int) -> None:
+    requests, results = io.BytesIO(), io.BytesIO()
+    load_encoding._write_frame(requests, b"M", (str(tmp_path), 1_000, 1))
+    load_encoding._write_frame(requests, b"M", ([], 0, b"", []))
+    load_encoding.serve(io.BytesIO(requests.getvalue()[:cut]), results)
+    assert results.getvalue() == b""
+
+
+@pytest.mark.parametrize("number", [0, 1, 31, 32, 33, 64, 100])
+def test_rows_are_inserted_in_groups(log: Log, number: int) -> None:
+    rows = [(b"key %d" % each, each) for each in range(number)]
+    with log.store.writing_cursor() as cursor:
+        insert_rows(cursor, log.statements.insert_search_key, rows)
+        insert_rows(cursor, log.statements.upsert_record, rows)
+        insert_rows(cursor, log.statements.upsert_record, [(key, seq + 1) for key, seq in rows])
+        cursor.execute(log.statements.search_rows, (b"", 0, b"z", 1_000, 0))
+        assert sorted((bytes(key), seq) for key, seq in cursor.fetchall()) == sorted(rows)
+        for key, seq in rows:
+            cursor.execute(log.statements.record_seq, (key,))
+            assert cursor.fetchone()[0] == seq + 1
 
 
 def test_a_load_of_nothing_writes_nothing(opened: Ledger) -> None:
@@ -209,6 +304,7 @@ KILLED = textwrap.dedent(
 
     where, folder, moment = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
     answers.BATCH = bulk_load.CHUNK = 100
+    bulk_load.CHUNKS_ALONE = int(sys.argv[4])
 
     def die(*_):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -232,14 +328,17 @@ KILLED = textwrap.dedent(
 
 
 @pytest.mark.parametrize("back_end", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("alone", [0, 4])
 @pytest.mark.parametrize(("moment", "entries"), [("entries", 1), ("committed", 251), ("views", 251)])
-def test_killed_load_is_complete_or_absent(store: Store, where: str, tmp_path: Path, moment: str, entries: int) -> None:
+def test_killed_load_is_complete_or_absent(
+    store: Store, where: str, tmp_path: Path, moment: str, entries: int, alone: int
+) -> None:
     log = log_of_today(store)
     log.create(SIGNER)
     with Ledger(log, Answers(tmp_path / "answers")) as ledger:
         ledger.append(change("first", url("1")))
         until(lambda: ledger.ready)
-    command = [sys.executable, "-c", KILLED, where, str(tmp_path), moment]
+    command = [sys.executable, "-c", KILLED, where, str(tmp_path), moment, str(alone)]
     killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     with Ledger(log_of_today(open_store(where)), Answers(tmp_path / "answers")) as ledger:

@@ -196,8 +196,8 @@ class Ledger:
     def _follow_load(self, load: BulkLoad, loaded: LoadResult) -> None:
         """Bring the answers view to the end of a load, or mark it as behind."""
         try:
-            items = load.items.sorted()
-            if self.answers.apply_sorted(loaded.first - 1, loaded.last, load.leaf, items) is ApplyResult.BEHIND:
+            applied = self.answers.apply_sorted(loaded.first - 1, loaded.last, load.leaf, load.items())
+            if applied is ApplyResult.BEHIND:
                 self.answers.follow(self.log.open_reader)
         except Exception:
             _logger.exception("cannot update the answers view after a load")

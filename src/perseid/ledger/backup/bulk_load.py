@@ -13,9 +13,8 @@ Memory does not grow with the ledger.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -30,18 +29,28 @@ from perseid.ledger.errors import (
     TooBusy,
 )
 from perseid.ledger.log.commit import check_mode
-from perseid.ledger.log.entry import Change, Draft, Entry, Random, encode_entry, find_oversized, next_jump
+from perseid.ledger.log.entry import Draft, Entry, Random, find_oversized, next_jump
 from perseid.ledger.log.log import SQL_VIEWS, TOKEN_LENGTH, Log, gc_paused, retry_delays
 from perseid.ledger.log.requests import Preconditions
 from perseid.ledger.merkle import Frontier
-from perseid.ledger.store.sorting import RUN_SIZE, ExternalSorter, split_batches
+from perseid.ledger.store.sorting import RUN_SIZE, take_batch
 from perseid.ledger.store.store import IDLE_SECONDS
-from perseid.ledger.store.tables import EntryRow, Statements, entries, fetch_one, records
-from perseid.ledger.views.answers_format import encode_item, store_key
+from perseid.ledger.store.tables import (
+    EntryRow,
+    Statements,
+    entries,
+    fetch_one,
+    insert_rows,
+    insert_values,
+    records,
+    search,
+)
 from perseid.ledger.views.answers_generation import PREFIX_RECORD_KEYS
 from perseid.ledger.views.search_keys import index_keys
 from perseid.proof.verifier import EMPTY_ROOT
 from perseid.records.binary import MAX_BYTES
+
+from .load_encoding import EncodedChunk, LoadEncoding, PackedDraft, pack_draft, random_size
 
 CHUNK: Final = 2_000
 """Entries written at a time: more are hardly faster, and SQLite allows at most 32,766 parameters."""
@@ -100,16 +109,14 @@ class BulkWriter:
             current[key] = entry
         new = [(search_key, entry.seq) for entry in current.values() for search_key in index_keys(entry.contents())]
         statements = self._statements
-        self._many(statements.insert_entry, rows)
-        self._many(statements.insert_node, nodes)
-        self._many(statements.upsert_record, sorted((key, entry.seq) for key, entry in current.items()))
-        self._many(statements.delete_search_key, gone)
-        self._many(statements.insert_search_key, sorted(new))
+        cursor = self._cursor
+        insert_rows(cursor, statements.insert_entry, rows)
+        insert_rows(cursor, statements.insert_node, nodes)
+        insert_rows(cursor, statements.upsert_record, sorted([(key, entry.seq) for key, entry in current.items()]))
+        if gone:
+            cursor.executemany(statements.delete_search_key, gone)
+        insert_rows(cursor, statements.insert_search_key, sorted(new))
         self.at, self.leaf = rows[-1][1], rows[-1][6]
-
-    def _many(self, statement: str, rows: Sequence[Any]) -> None:
-        if rows:
-            self._cursor.executemany(statement, rows)
 
     def _load_links(self, seq: int) -> tuple[int, int]:
         known = self._links.get(seq)
@@ -122,6 +129,10 @@ class BulkWriter:
 
 LOAD_CHUNK_BYTES: Final = 4 << 20
 """The same for a load, in bytes of values. A chunk is in memory three times: as values, bodies and answers items."""
+
+CHUNKS_ALONE: Final = 4
+"""Chunks that are encoded in this process. If there are more, a second process does the rest; its start takes as long
+as some thousand entries."""
 
 _RANDOM_BLOCK = 1 << 16  # bytes requested at a time: a system call takes as long for a few as for many
 
@@ -159,22 +170,17 @@ class BulkLoad:
         self._log = log
         self._random = _buffered_random(log.random)
         self._token = log.random(TOKEN_LENGTH)
-        self._records = ExternalSorter(tuple[bytes, int], folder, run_size)
-        self._search_keys = ExternalSorter(tuple[bytes, int], folder, run_size)
-        self.items = ExternalSorter(tuple[bytes, bytes], folder, run_size)
         self.leaf = b""
+        self._encoding = LoadEncoding(folder, run_size, CHUNK, CHUNKS_ALONE)
         self._frontier = Frontier()
         self._first = 1
         self._at = 0
-        self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        for runs in (self._records, self._search_keys, self.items):
-            self._open.enter_context(runs)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._open.close()
+        self._encoding.close()
 
     def append(
         self, drafts: Iterable[Draft], preconditions: Preconditions, progress: Progress = lambda _: None
@@ -184,13 +190,7 @@ class BulkLoad:
         try:
             with self._log.store.writing_cursor(limited=False) as cursor:
                 self._begin(cursor, preconditions)
-                for chunk in split_batches(drafts, CHUNK, LOAD_CHUNK_BYTES, _draft_size):
-                    with gc_paused(len(chunk)):
-                        self._append(cursor, chunk)
-                    # PostgreSQL starts its idle timeout after a single statement, but not after a pipeline of many
-                    # rows.
-                    cursor.execute("SELECT 1")
-                    progress(self._frontier.size - self._first + 1)
+                self._append_all(cursor, drafts, progress)
                 if self._frontier.size >= self._first:
                     self._write_views(cursor)
                     self._move(cursor)
@@ -220,62 +220,62 @@ class BulkLoad:
             if (actual := row[0] if row else 0) != expected:
                 raise PreconditionFailed(key, expected, actual)
 
-    def _append(self, cursor: Any, chunk: list[Draft]) -> None:
-        frontier, at, random = self._frontier, self._at, self._random
-        rows: list[EntryRow] = []
+    def _append_all(self, cursor: Any, drafts: Iterable[Draft], progress: Progress) -> None:
+        source, encoding = iter(drafts), self._encoding
+        encoding.start(self._first, self._at)
+        while chunk := take_batch(source, encoding.chunk_size, LOAD_CHUNK_BYTES, _draft_size):
+            with gc_paused(len(chunk)):
+                packed = [_pack(draft) for draft in chunk]
+                random = self._random(sum([random_size(draft[-1]) for draft in packed]))
+                for encoded in encoding.encode(packed, random):
+                    self._insert(cursor, encoded)
+                    progress(self._frontier.size - self._first + 1)
+        for encoded in encoding.finish():
+            self._insert(cursor, encoded)
+            progress(self._frontier.size - self._first + 1)
+
+    def _insert(self, cursor: Any, chunk: EncodedChunk) -> None:
+        """Write entries and the nodes of the tree."""
+        frontier, at = self._frontier, self._at
+        values: list[object] = []
         nodes: list[tuple[int, int, bytes]] = []
-        records: list[tuple[bytes, int]] = []
-        search_keys: list[tuple[bytes, int]] = []
-        items: list[tuple[bytes, bytes]] = []
         token = self._token if frontier.size < self._first else b""
-        leaf = b""
-        for seq, draft in enumerate(chunk, frontier.size + 1):
-            key = draft.key
-            if key.startswith(PREFIX_RECORD_KEYS):
-                raise ValueError(f"{draft.handle} is a prefix record, which cannot be loaded in bulk")
-            contents = [value.to_bytes() for value in draft.values]
-            if find_oversized(contents):
-                raise ValueError(f"a value of {draft.handle} is longer than {MAX_BYTES:,} bytes")
-            body, leaf = encode_entry(draft, contents, seq, at, {}, random)
+        for leaf, body in zip(chunk.leaves, chunk.bodies, strict=True):
             nodes += frontier.append(leaf)
-            rows.append((seq, at, 0, 0, 1, token, leaf, body))
+            values += (frontier.size, at, 0, 0, 1, token, leaf, body)
             token = b""
-            records.append((key, seq))
-            search_keys += [(search_key, seq) for search_key in index_keys(contents)]
-            item_key = store_key(key)
-            change = Change(seq, at, leaf, key, draft.handle, draft.exact, draft.state, contents)
-            change.last_update = draft.summary(contents).last_update(None)
-            item = encode_item(change, item_key)
-            if item is not None:
-                items.append((item_key, item))
-        self.leaf = leaf
-        cursor.executemany(self._log.statements.insert_entry, rows)
-        if nodes:
-            cursor.executemany(self._log.statements.insert_node, nodes)
-        self._records.add(records, sum([len(key) for key, _ in records]))
-        self._search_keys.add(search_keys, sum([len(search_key) for search_key, _ in search_keys]))
-        self.items.add(items, sum([len(item_key) + len(item) for item_key, item in items]))
+            self.leaf = leaf
+        insert_values(cursor, self._log.statements.insert_entry, values, len(entries.columns))
+        insert_rows(cursor, self._log.statements.insert_node, nodes)
+        # PostgreSQL starts its idle timeout after a single statement, but not after a pipeline of many rows.
+        cursor.execute("SELECT 1")
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """Return the items of the answers view by ascending key, once."""
+        return self._encoding.items()
 
     def _write_views(self, cursor: Any) -> None:
         statements = self._log.statements
         last = b""
-        for chunk in _chunks(self._records.sorted()):
-            for key, _ in chunk:
-                if key == last:
-                    raise NameTaken(key, "occurs twice in the load")
-                last = key
-            self._check_new(cursor, chunk)
-            cursor.executemany(statements.insert_record, chunk)
-        for search_keys in _chunks(self._search_keys.sorted()):
-            cursor.executemany(statements.insert_search_key, search_keys)
+        for rows in self._encoding.records():
+            keys = rows[::2]
+            if keys[0] == last or len(set(keys)) < len(keys):
+                raise NameTaken(
+                    next(key for before, key in pairwise([last, *keys]) if before == key), "occurs twice in the load"
+                )
+            last = keys[-1]
+            self._check_new(cursor, keys)
+            insert_values(cursor, statements.insert_record, rows, len(records.columns))
+        for rows in self._encoding.search_keys():
+            insert_values(cursor, statements.insert_search_key, rows, len(search.columns))
 
-    def _check_new(self, cursor: Any, records: list[tuple[bytes, int]]) -> None:
+    def _check_new(self, cursor: Any, keys: list[bytes]) -> None:
         """Refuse handles that exist. Usually one query over the whole range is enough."""
         statements = self._log.statements
-        cursor.execute(statements.any_record, (records[0][0], records[-1][0] + b"\0"))
+        cursor.execute(statements.any_record, (keys[0], keys[-1] + b"\0"))
         if not fetch_one(cursor)[0]:
             return
-        for key, _ in records:
+        for key in keys:
             cursor.execute(statements.record_seq, (key,))
             if (row := cursor.fetchone()) is not None:
                 raise NameTaken(key, f"already exists (entry {row[0]})")
@@ -313,11 +313,14 @@ class BulkLoad:
         return row is not None and row[0] == self._token
 
 
-def _chunks(keys: Iterable[tuple[bytes, int]]) -> Iterator[list[tuple[bytes, int]]]:
-    """Split the rows of an SQL view; their keys have a limited length."""
-    rows = iter(keys)
-    while chunk := list(islice(rows, CHUNK)):
-        yield chunk
+def _pack(draft: Draft) -> PackedDraft:
+    """Check and encode the record of a draft."""
+    if draft.key.startswith(PREFIX_RECORD_KEYS):
+        raise ValueError(f"{draft.handle} is a prefix record, which cannot be loaded in bulk")
+    contents = draft.contents()
+    if find_oversized(contents):
+        raise ValueError(f"a value of {draft.handle} is longer than {MAX_BYTES:,} bytes")
+    return pack_draft(draft, contents)
 
 
 def _draft_size(draft: Draft) -> int:

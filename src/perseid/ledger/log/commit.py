@@ -28,6 +28,7 @@ from perseid.ledger.store.tables import (
     entry_from_row,
     fetch_one,
     idempotency_from_row,
+    insert_rows,
 )
 from perseid.ledger.views.search_keys import index_keys
 from perseid.records.binary import MAX_BYTES
@@ -270,16 +271,14 @@ class Commit:
         self._broken = True
         first = self._written + 1
         rows = self._rows.values() if first == self.first else [row for row in self._rows.values() if row[0] >= first]
-        cursor.executemany(statements.insert_entry, list(rows))
-        if self._nodes:
-            cursor.executemany(statements.insert_node, self._nodes)
-        cursor.executemany(statements.upsert_record, sorted(self._moved.items()))
+        insert_rows(cursor, statements.insert_entry, list(rows))
+        insert_rows(cursor, statements.insert_node, self._nodes)
+        insert_rows(cursor, statements.upsert_record, sorted(self._moved.items()))
         removed = [row for row, is_new in self._search_keys.items() if not is_new]
         if removed:
             cursor.executemany(statements.delete_search_key, removed)
-        added = sorted(row for row, is_new in self._search_keys.items() if is_new)
-        if added:
-            cursor.executemany(statements.insert_search_key, added)
+        added = sorted([row for row, is_new in self._search_keys.items() if is_new])
+        insert_rows(cursor, statements.insert_search_key, added)
         if self._redactions:
             cursor.executemany(statements.insert_redaction, self._redactions)
             cursor.execute(statements.clear_responses)  # they may contain redacted data

@@ -449,14 +449,33 @@ def encode_entry(
     unchanged
     values keep. Equal to `Entry.body` and `Entry.leaf_hash`, but in one pass: this is the main cost of appending.
     """
-    random_bytes = random((3 + len(contents)) * SALT_LENGTH)  # more than needed where values keep their salts
+    return encode_fields(
+        (draft.action, draft.state, draft.exact),
+        (draft.handle.encode("utf-8"), f"{draft.interface} {draft.actor}".encode(), draft.note.encode()),
+        contents,
+        seq,
+        at,
+        salts,
+        random((3 + len(contents)) * SALT_LENGTH),  # more than needed where values keep their salts
+    )
+
+
+def encode_fields(
+    kind: tuple[int, int, bool],
+    texts: tuple[bytes, bytes, bytes],
+    contents: Sequence[bytes],
+    seq: int,
+    at: int,
+    salts: Mapping[bytes, bytes],
+    random_bytes: bytes,
+) -> tuple[bytes, bytes]:
+    """The same from the parts of a draft: `kind` is action, state and case rule; `texts` are handle, actor and note."""
+    name, actor, note = texts
     nonce, actor_salt, note_salt = random_bytes[:16], random_bytes[16:32], random_bytes[32:48]
-    actor, note = f"{draft.interface} {draft.actor}".encode(), draft.note.encode()
-    name = draft.handle.encode("utf-8")
     pack = _LENGTH.pack
     count = pack(len(contents))
     body = [
-        _BODY.pack(FORMAT, draft.action, draft.state, draft.exact, len(name)),
+        _BODY.pack(FORMAT, *kind, len(name)),
         name,
         nonce,
         _OPEN_SLOT,
@@ -470,7 +489,7 @@ def encode_entry(
         count,
     ]
     leaf = [
-        _LEAF.pack(FORMAT, seq, at, draft.action, draft.state, draft.exact, len(name)),
+        _LEAF.pack(FORMAT, seq, at, *kind, len(name)),
         name,
         nonce,
         sha256(b"A" + actor_salt + actor).digest(),

@@ -6,9 +6,9 @@ it disappears with the process and no other process can open it.
 
 import os
 import tempfile
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from struct import Struct
 from typing import Final, Generic, Self, TypeVar
@@ -18,7 +18,7 @@ from perseid.ledger.errors import StorageFull
 RUN_SIZE: Final = 32 << 20
 """Approximate memory of one run: a hundred thousand rows, so that there are few runs."""
 
-_BLOCK_ROWS = 256  # rows read at a time from each run during the merge
+_BLOCK_ROWS = 512  # rows read at a time from each run during the merge
 _BLOCK_SIZE = 1 << 16  # bytes of large rows: many runs may be merged at a time
 _ROW_OVERHEAD = 150  # memory of a row besides its data
 _LENGTH = Struct("<I")
@@ -33,15 +33,19 @@ def split_batches(rows: Iterable[_T], most: int, byte_count: int, size: Callable
     Both limits are needed: small rows cost by number, large ones by size.
     """
     remaining_rows = iter(rows)
-    while batch := list(islice(remaining_rows, 1)):
-        remaining = byte_count - size(batch[0])
-        while remaining > 0 and len(batch) < most:
-            row = next(remaining_rows, None)
-            if row is None:
-                break
-            batch.append(row)
-            remaining -= size(row)
+    while batch := take_batch(remaining_rows, most, byte_count, size):
         yield batch
+
+
+def take_batch(rows: Iterator[_T], most: int, byte_count: int, size: Callable[[_T], int]) -> list[_T]:
+    """Take the next batch, as in `split_batches`; empty if there are no more rows."""
+    batch = []
+    for row in islice(rows, most):
+        batch.append(row)
+        byte_count -= size(row)
+        if byte_count <= 0:
+            break
+    return batch
 
 
 def row_size(row: tuple[bytes, int] | tuple[bytes, bytes]) -> int:
@@ -70,6 +74,10 @@ class ExternalSorter(Generic[Row]):
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forget the rows, and release the file."""
         self._rows = []
         if self._file is not None:
             os.close(self._file)
@@ -85,10 +93,18 @@ class ExternalSorter(Generic[Row]):
             except OSError as error:
                 raise StorageFull(f"cannot write the temporary file for sorting ({error.strerror})") from error
 
+    def unsorted(self) -> list[Row] | None:
+        """Return the rows so far; None if some are in the file."""
+        return None if self._runs else self._rows
+
     def sorted(self) -> Iterator[Row]:
         """Return all rows in ascending order."""
+        return chain.from_iterable(self.sorted_blocks())
+
+    def sorted_blocks(self) -> Iterator[list[Row]]:
+        """Return all rows in ascending order, in blocks."""
         self._rows.sort()
-        return merge(*(self._read_run(*run) for run in self._runs), self._rows) if self._runs else iter(self._rows)
+        return _merge([*(self._read_run(*run) for run in self._runs), self._blocks()])
 
     def _write_run(self) -> None:
         if self._file is None:
@@ -113,10 +129,34 @@ class ExternalSorter(Generic[Row]):
             else:
                 yield from split_batches(rows, _BLOCK_ROWS, _BLOCK_SIZE, row_size)
 
-    def _read_run(self, at: int, end: int) -> Iterator[Row]:
+    def _read_run(self, at: int, end: int) -> Iterator[list[Row]]:
+        """Yield the blocks of a run."""
         assert self._file is not None  # noqa: S101 - it was written
         while at < end:
             (length,) = _LENGTH.unpack(os.pread(self._file, _LENGTH.size, at))
             at += _LENGTH.size
-            yield from self._decoder.decode(os.pread(self._file, length, at))
+            yield self._decoder.decode(os.pread(self._file, length, at))
             at += length
+
+
+def _merge(runs: Iterable[Iterator[list[Row]]]) -> Iterator[list[Row]]:
+    """Merge sorted runs, each in blocks.
+
+    Every round takes from the current block of each run what is not above the lowest last row of all: nothing that
+    comes later is below it. To sort a list made of a few sorted parts costs less than to compare row by row in Python.
+    """
+    current = [(block, 0, run) for run in runs if (block := next(run, None))]
+    while current:
+        limit = min([block[-1] for block, _, _ in current])
+        merged: list[Row] = []
+        remaining = []
+        for block, start, run in current:
+            end = bisect_right(block, limit, start)
+            merged += block[start:end]
+            if end < len(block):
+                remaining.append((block, end, run))
+            elif following := next(run, None):
+                remaining.append((following, 0, run))
+        current = remaining
+        merged.sort()
+        yield merged

@@ -19,6 +19,7 @@ from perseid.ledger.store.tables import (
     StatementCompiler,
     change_from_row,
     fetch_one,
+    insert_rows,
     ledger,
     records,
     redactions,
@@ -181,9 +182,7 @@ def _previous_changes(log: Log, cursor: Any, rows: Iterable[Any]) -> dict[int, C
 
 
 def _apply_records(cursor: Any, statements: _TableStatements, changes: Sequence[Change], _: dict[int, Change]) -> None:
-    latest = {change.key: change.seq for change in changes}
-    if latest:
-        cursor.executemany(statements.upsert, sorted(latest.items()))
+    insert_rows(cursor, statements.upsert, sorted({change.key: change.seq for change in changes}.items()))
 
 
 def _apply_search(
@@ -196,9 +195,9 @@ def _apply_search(
                 if moved.pop((search_key, old.seq), None) is None:
                     moved[search_key, old.seq] = False
         moved |= {(search_key, change.seq): True for search_key in index_keys(change.contents)}
-    for statement, is_new in ((statements.delete, False), (statements.insert, True)):
-        if rows := sorted(row for row, inserted in moved.items() if inserted is is_new):
-            cursor.executemany(statement, rows)
+    if gone := sorted([row for row, inserted in moved.items() if not inserted]):
+        cursor.executemany(statements.delete, gone)
+    insert_rows(cursor, statements.insert, sorted([row for row, inserted in moved.items() if inserted]))
 
 
 _APPLY: Final[dict[str, _Apply]] = {"records": _apply_records, "search": _apply_search}

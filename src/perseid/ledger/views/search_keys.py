@@ -372,11 +372,12 @@ def index_keys(contents: Sequence[bytes]) -> set[bytes]:
         end = TYPE_OFFSET + unpack(content, TYPE_LENGTH_OFFSET)[0]
         raw = content[TYPE_OFFSET:end]
         rules = _cached_rules(raw) if end <= _MAX_CACHED_LENGTH else _TypeRules.of(raw)
+        data = content[end + 4 : end + 4 + unpack(content, end)[0]]
+        if not rules.key:  # a plain URL
+            keys.update([key[:KEY_LENGTH] for key in _full_keys(data.strip())])
+            continue
         if rules.has_urls:
             keys |= target_keys((content,))
-            if not rules.key:
-                continue
-        data = content[end + 4 : end + 4 + unpack(content, end)[0]]
         owner = _owner_key(data) if rules.is_admin else None
         if owner is not None:
             keys.add(owner)
