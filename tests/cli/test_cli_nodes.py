@@ -62,6 +62,12 @@ def test_init_refuses_a_database_that_a_variable_overrides(tmp_path: Path) -> No
     assert not (tmp_path / "new").exists()
 
 
+def test_unreachable_database_is_reported_with_the_option(tmp_path: Path) -> None:
+    done = call("init", str(tmp_path / "new"), "--database", f"postgresql://me:{PASSWORD}@127.0.0.1:1/names")
+    assert (done.code, "setting ledger.database (--database)" in done.err, PASSWORD in done.err) == (1, True, False)
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_node_joins_with_the_file_of_another(here: Site, secret: str, tmp_path: Path) -> None:
     file = tmp_path / "node"
     here.ok("create 12345/a --url https://example.org/a")
@@ -170,6 +176,7 @@ def test_an_installation_with_a_file_has_no_other_nodes(tmp_path: Path, secret: 
         ("postgresql://me:p%40ss@h/d?host=/x", "postgresql://me@h/d?host=/x"),
         ("postgresql://me@h/d?password=p&sslpassword=q&sslmode=require", "postgresql://me@h/d?sslmode=require"),
         ("postgresql://one,two/d?password=p", "postgresql://one,two/d"),
+        ("postgresql://me@h/d?passfile=/etc/perseid/pgpass", "postgresql://me@h/d?passfile=/etc/perseid/pgpass"),
     ],
 )
 def test_passwords_are_removed_from_urls(url: str, stripped: str) -> None:

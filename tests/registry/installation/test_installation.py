@@ -607,7 +607,9 @@ def test_unreachable_database_is_reported_without_password(tmp_path: Path, made:
         assert said.startswith("Cannot use the database postgresql://me:***@127.0.0.1:1/names: ")
         assert "refused" in said
         assert PASSWORD not in said
-        assert re.search(r"; check that it runs .*correct the setting ledger\.database \(perseid\.toml:\d+\)$", said)
+        assert re.search(
+            r"; check that it runs .*correct the setting ledger\.database \((perseid\.toml:\d+|--database)\)$", said
+        )
     assert time.monotonic() - begun < 10
     assert not (tmp_path / "new").exists()
 
@@ -634,7 +636,8 @@ def test_invalid_database_url_is_refused_without_password(made: Path) -> None:
         opened(made)
     assert (
         str(caught.value)
-        == "perseid.toml:2: ledger.database: invalid database URL; expected postgresql://user@host/database"
+        == "perseid.toml:2: ledger.database: invalid database URL; expected postgresql://user@host/database, "
+        "with / in a password as %2F"
     )
 
 

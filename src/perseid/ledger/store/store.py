@@ -141,7 +141,9 @@ class Store:
             for port in filter(None, str(parameters.get("port", "")).split(",")):
                 int(port)
         except (psycopg.ProgrammingError, ValueError):
-            raise ValueError("invalid database URL; expected postgresql://user@host/database") from None
+            raise ValueError(
+                "invalid database URL; expected postgresql://user@host/database, with / in a password as %2F"
+            ) from None
         has_several_hosts = "," in f"{parameters.get('host', '')}{parameters.get('hostaddr', '')}"
         timeout = NEXT_HOST_SECONDS if has_several_hosts else CONNECT_SECONDS
         parameters = {"connect_timeout": timeout, **KEEP_ALIVE, **parameters}

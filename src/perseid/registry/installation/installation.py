@@ -26,6 +26,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
+from msgspec import structs
+
 from perseid.ledger.errors import ReadOnlyStore, StorageFull, StoreUnavailable
 from perseid.ledger.ledger import Ledger, UnopenedLedger
 from perseid.ledger.log.clock import CheckedClock
@@ -194,6 +196,8 @@ def create(
     """
     text = config_template(settings)
     config = Config.parse(text, os.environ if environ is None else environ)
+    if settings is not None and config.sources["ledger.database"].startswith(FILE_NAME):  # which does not exist yet
+        config = structs.replace(config, sources={**config.sources, "ledger.database": "--database"})
     signer = Signer.generate(_check_origin(origin), secrets.token_bytes(_SEED_BYTES))
     directory = directory.resolve()
     passphrase, _ = load_passphrase(directory, config)

@@ -74,6 +74,7 @@ MASK: Final = "***"
 
 _DATABASES = ("postgresql://", "postgres://", "postgresql+psycopg://")
 _PASSWORD = re.compile(r"^([^:]+://[^:/@]*):.*@", re.DOTALL)
+_SECOND_AT = re.compile(r"^[^:]+://[^@/?]*@[^/?]*@")
 _PASSWORD_OPTION = re.compile(r"((?:^|[?&])[^=&]*password=)[^&]*", re.IGNORECASE)
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?\.?")
 _SEGMENT = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
@@ -127,6 +128,10 @@ def _check_host(text: str) -> str:
 
 def _check_database(text: str) -> str:
     _require(not text or (text.startswith(_DATABASES) and text.isprintable() and " " not in text))
+    # The driver takes what follows the first @ as a host, and its errors would show that part of the password.
+    _require(not _SECOND_AT.match(text), "The URL has a second @ before its path; in a password, write %40 instead")
+    names = (each.partition("=")[0] for each in text.partition("?")[2].split("&"))
+    _require(not any("%" in name for name in names), "Write the names of the URL's options without %")  # mask_password
     return text
 
 
