@@ -63,12 +63,9 @@ NOT_EXECUTED = {
     (
         "install-on-debian.md",
         "install -m 0644 systemd/perseid.sysusers /usr/lib/sysusers.d/perseid.conf",
-    ): "changes the machine; see tests/repository/test_systemd.py",
-    (
-        "install-on-debian.md",
-        "install -d -m 0700 /etc/perseid",
-    ): "changes the machine; see tests/repository/test_systemd.py",
-    ("install-on-debian.md", "systemctl stop perseid"): "needs systemd; see tests/server/processes/test_activation.py",
+    ): "changes the machine; see tests/repository/test_container.py",
+    ("install-on-debian.md", "install -d /etc/perseid"): "changes the machine; see tests/repository/test_container.py",
+    ("install-on-debian.md", "systemctl stop perseid"): "needs systemd; see tests/repository/test_container.py",
     ("run-in-a-container.md", "make wheel"): "needs a container engine; see tests/repository/test_container.py",
     (
         "run-in-a-container.md",

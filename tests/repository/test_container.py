@@ -1,6 +1,6 @@
-"""The steps of `Containerfile` in a root file system of Debian, which replaces the base image.
+"""The steps of `Containerfile`, and those of the guide for Debian with systemd, in a root file system of Debian.
 
-Namespaces of the kernel isolate the commands as a container engine does, so that ports and paths are those of the file.
+Namespaces of the kernel isolate the commands as a container engine does, so that ports and paths are the real ones.
 """
 
 import json
@@ -21,7 +21,8 @@ import pytest
 
 from perseid.registry.installation.settings import SETTINGS
 from tests.cli.program import PERSEID
-from tests.repository import container_process
+from tests.repository import container_process, machine
+from tests.test_documentation import blocks
 
 if TYPE_CHECKING:
     from tests.repository.conftest import Environ, Installed
@@ -102,7 +103,8 @@ def built(
         "--quiet",
         "--mode=root",
         "--variant=minbase",
-        "--include=python3-venv",
+        "--dpkgopt=force-unsafe-io",  # it need not survive the machine
+        "--include=python3-venv,systemd",
         "bookworm",
         str(root),
     ]
@@ -220,3 +222,48 @@ def test_container_serves_without_privileges(image: Image, built: Path, tmp_path
             assert (done.returncode, URL in done.stdout) == (0, True), (server, done.stdout, done.stderr)
         done = container.exec("sh", "-c", "id -u; touch /usr/forbidden")
         assert (done.returncode, done.stdout) == (1, f"{image.user}\n"), done.stderr
+
+
+HTTPS = """python3 -c '
+import ssl, sys, urllib.request
+print(urllib.request.urlopen(sys.argv[1], context=ssl._create_unverified_context(), timeout=30).status)' """
+DROP_INS = "/etc/systemd/system/perseid.service.d"
+AS_USER = "runuser -u perseid --"
+
+
+def test_guide_for_debian_is_followed(image: Image, built: Path, installed: "Installed", wheels: Path) -> None:
+    """With the units, their sandbox, sockets and credentials. The program is installed as `Containerfile` does it."""
+    repository = Path(__file__).parents[2]
+    guides = repository / "docs" / "guides"
+    steps = [each.text for each in blocks(guides / "install-on-debian.md") if each.language == "sh"]
+    program, _, service, ports, backups, upgrade = steps
+    for line in program.splitlines()[1:2] + program.splitlines()[3:4]:
+        assert line in image.runs[0]
+    (drop_in,) = [each.text for each in blocks(guides / "serving.md") if each.text.startswith("[Service]")]
+    volumes = {"/wheels": wheels, "/dist": installed.wheel.parent, "/units": repository / "systemd"}
+    with machine.booted(built, volumes, PIP_NO_INDEX="1", PIP_FIND_LINKS="/wheels") as debian:
+        debian.run("userdel perseid; ln -s /dist/perseid-*.whl .; ln -s /units systemd")
+        assert "300:0.NA/12345" in debian.run(service)
+        assert debian.run(f"{HTTPS} https://127.0.0.1:8000/readyz") == "200\n"
+        debian.run("systemctl kill --signal=KILL perseid")
+        debian.wait_until(
+            lambda: debian.run("systemctl show -p NRestarts,ActiveState perseid") == "NRestarts=1\nActiveState=active\n"
+        )
+        debian.run(ports)
+        for url in ("https://127.0.0.1/readyz", "http://127.0.0.1/readyz", "http://127.0.0.1:443/readyz"):
+            assert debian.run(f"{HTTPS} {url}") == "200\n"
+        debian.run(f"{AS_USER} perseid create 12345/report --url {URL} -d /var/lib/perseid")
+        assert URL in debian.run("perseid resolve 12345/report --server 127.0.0.1")
+        debian.run("systemctl stop perseid 2>&1")
+        assert debian.run(f"{HTTPS} https://127.0.0.1/readyz") == "200\n"  # starts it again
+        debian.run(backups)
+        assert "files: valid" in debian.run("journalctl --no-pager -u perseid-backup")
+        assert "perseid-backup.timer" in debian.run("systemctl list-timers --no-pager")
+        # A key with a passphrase.
+        debian.run("(umask 077; echo secret > /etc/perseid/passphrase)")
+        debian.run(f"{AS_USER} env PERSEID_KEYS_PASSPHRASE=secret perseid key rotate server -d /var/lib/perseid")
+        assert debian.execute("systemctl", "restart", "perseid").returncode != 0
+        debian.run(f"mkdir {DROP_INS}; cat > {DROP_INS}/key.conf << 'END'\n{drop_in}END")
+        debian.run("systemctl daemon-reload; systemctl restart perseid")
+        assert "already have version" in debian.run(upgrade)
+        assert debian.run(f"{HTTPS} https://127.0.0.1/readyz") == "200\n"
