@@ -61,6 +61,11 @@ class ImportOperations:
         """Return what is known about an import."""
         return make_input(id=import_id)
 
+    @operation("POST", f"{IMPORT_PATH}/check", ImportResponse, Repeat.ALWAYS)
+    def recheck_import(self, import_id: str, query: ImportQuery) -> Input:
+        """Check an uploaded file again, with other options; nothing is changed."""
+        return make_input(query=query, id=import_id)
+
     @operation("DELETE", IMPORT_PATH, ImportResponse)
     def discard_import(self, import_id: str) -> Input:
         """Delete an import for which no job was started."""

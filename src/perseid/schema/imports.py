@@ -209,6 +209,10 @@ class ImportResponse(ResponseBody, frozen=True, omit_defaults=False):
     problem_type: Annotated[
         str | None, Doc("The type of `problem`, the end of its URI.", examples=["unknown-columns"])
     ] = None
+    options: Annotated[
+        dict[str, Any],
+        Doc("The parameters of the last check that differ from their defaults.", examples=[{"prefix": "12345"}]),
+    ] = msgspec.field(default_factory=dict)
 
 
 class PendingImports(ResponseBody, frozen=True, omit_defaults=False):

@@ -44,6 +44,9 @@ MIN_FREE: Final = 64 << 20
 _ID_BYTES = 8
 _ID = re.compile(r"[0-9a-f]{16}")
 _RECORD = "import.json"
+
+_DERIVED: Final = ("report", "handles")
+
 _LOCK = "lock"
 
 
@@ -69,6 +72,8 @@ class ImportRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     mint_again: bool = False
     reading: dict[str, Any] = {}
     """How to read the file."""
+    query: dict[str, Any] = {}
+    """The options of the user, for the response; without those that have their default."""
     detected: dict[str, Any] = {}
     """What was found out about the file."""
     mint: bool = False
@@ -94,6 +99,8 @@ class ImportRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     job: str = ""
     canceled: bool = False
     """Whether the job was canceled."""
+    checks: int = 0
+    """How often it was checked again."""
 
     def to_response(self) -> ImportResponse:
         """Convert it for its user."""
@@ -117,6 +124,7 @@ class ImportRecord(msgspec.Struct, frozen=True, omit_defaults=True):
             self.advice_kind,
             self.advice_parameters,
             self.problem_type or None,
+            self.query,
         )
 
 
@@ -146,6 +154,10 @@ class SpooledImport:
     def changes(self) -> Path:
         """What will change in existing records."""
         return self.path / "changes"
+
+    def get_derived(self, name: str) -> Path:
+        """A file that is written from others when it is first read: another one after each check."""
+        return self.path / f"{name}.{self.record.checks}"
 
     def create(self, path: Path) -> BinaryIO:
         """Open one of the files for writing, empty."""
@@ -196,6 +208,15 @@ class SpooledImport:
         temporary.replace(self.path / _RECORD)
         sync_directory(self.path)
         return self.record
+
+    def restart(self, **fields: Any) -> None:
+        """Forget the result of the check, for another one with other options. The caller has claimed it."""
+        for path in (self.rows, self.problems, self.changes, *map(self.get_derived, _DERIVED)):
+            path.unlink(missing_ok=True)
+        old = self.record
+        checks = old.checks + 1
+        self.record = ImportRecord(old.id, old.actor, old.name, old.created_at, size=old.size, checks=checks, **fields)
+        self.update()
 
     def end(self) -> None:
         """Remove what a finished job no longer needs: everything, unless the file was uploaded.

@@ -118,11 +118,8 @@ def test_invalid_rows_are_reported_and_downloaded(user: ConsoleUser, server: Har
 
 def test_valid_rows_are_imported_on_request(user: ConsoleUser, server: Harness) -> None:
     upload(user, BAD_FILE, on_existing="skip")
-    follow(user, "Choose the file again, and import only its valid rows")
-    fields = user.form("/imports").fields
-    assert (fields["skip_invalid"], fields["on_existing"]) == ("yes", "skip"), "the options are kept"
-    fields.pop("file")
-    user.upload("/console/imports", fields, "rows.csv", BAD_FILE.encode())
+    form = next(form for form in user.forms("/check") if "options" not in form.fields)
+    user.post(form.action, form.fields | {"skip_invalid": "yes"})
     assert "What will happen 1 created" in settled(user)
     user.submit("/apply")
     assert url_of(server, "12345/row-1") == "https://one.example/"
@@ -161,17 +158,13 @@ def test_file_is_minted_again_on_request(user: ConsoleUser) -> None:
     user.submit("/apply")
     job = user.path.rpartition("/")[2].partition("?")[0]
     upload(user, content, mint="yes", prefix="12345")
-    refusal = f"Job {job} has minted handles for this file already, 1 in all. Undo job {job} first, or upload"
+    refusal = f"Job {job} has minted handles for this file already, 1 in all. Undo job {job} first, or mint"
     assert refusal in user.text
     assert f'href="/console/jobs/{job}"' in user.page.body.decode()
     user.get(other)
     user.submit("/apply")
     assert refusal in user.alert
-    follow(user, "Choose the file again, and mint other identifiers")
-    fields = user.form("/imports").fields
-    assert (fields["mint"], fields["mint_again"], fields["prefix"]) == ("yes", "yes", "12345")
-    fields.pop("file")
-    user.upload("/console/imports", fields, "rows.csv", content.encode())
+    user.submit("/check", mint_again="yes")
     assert "1 minted" in settled(user)
     assert "First identifiers" not in user.text, "they are not known yet"
     user.submit("/apply")
@@ -183,18 +176,18 @@ def test_unknown_column_is_refused_and_mapped(user: ConsoleUser, server: Harness
     content = FILE.replace("URL", "Shelf")
     upload(user, content, prefix="12345", skip_invalid="yes")
     assert not user.has_form("/apply")
-    fields = user.form("/imports").fields
-    assert (fields["column.1"], fields["meaning.1"], fields["prefix"]) == ("Shelf", "-", "12345")
-    assert fields["skip_invalid"] == "yes", "the options are kept"
-    fields.pop("file")
-    user.upload("/console/imports", fields, "rows.csv", content.encode())
+    fields = user.form("/check").fields
+    assert (fields["column.1"], fields["meaning.1"]) == ("Shelf", "-")
+    user.submit("/check")
     assert "2 valid" in settled(user), "the column is left out"
+    fields = user.form("/check").fields
+    assert (fields["map"], fields["prefix"], fields["skip_invalid"]) == ("Shelf=-", "12345", "yes"), "options are kept"
+    user.get("/console/imports")
+    user.submit("/discard")
     upload(user, content.replace("Shelf", "Ulr"))
-    assert user.form("/imports").fields["meaning.1"] == "URL", "what was probably meant"
+    assert user.form("/check").fields["meaning.1"] == "URL", "what was probably meant"
     upload(user, content)
-    fields = user.form("/imports").fields | {"other.1": "URL"}
-    fields.pop("file")
-    user.upload("/console/imports", fields, "rows.csv", content.encode())
+    user.submit("/check", **{"other.1": "URL"})
     settled(user)
     user.submit("/apply")
     assert url_of(server, "12345/row-1") == "https://one.example/"
@@ -209,8 +202,23 @@ def test_options_are_kept_until_a_file_is_checked(user: ConsoleUser, monkeypatch
     fields.pop("file", None)
     user.upload("/console/imports", fields, "rows.csv", FILE.encode())
     assert "is being checked" in user.text
-    assert "prefix=12345" in user.path
     assert f'<a href="{escape(user.path)}">Show the result</a>' in user.page.body.decode()
+    user.get(f"/console/imports?like={user.path.rpartition('/')[2]}")
+    kept = user.form("/imports").fields
+    assert (kept["prefix"], kept["skip_invalid"], kept["map"]) == ("12345", "yes", "a=b=URL\nShelf=-")
+
+
+def test_options_are_changed_without_another_upload(user: ConsoleUser) -> None:
+    upload(user, FILE.replace("12345/", ""))
+    assert "Write PREFIX/SUFFIX, or choose a namespace under Options." in user.text
+    user.submit("/check", map="nonsense")
+    assert "nonsense" in user.alert
+    assert user.form("/check").fields["map"] == "nonsense", "what was entered is kept"
+    user.submit("/check", map="", prefix="12345")
+    assert "What will happen 2 created" in settled(user)
+    user.get("/console/imports?like=0123456789abcdef")
+    assert "There is no such import" in user.alert
+    assert user.has_form("/imports")
 
 
 def test_no_file_is_a_problem(user: ConsoleUser) -> None:

@@ -120,7 +120,7 @@ def test_texts_about_many_records_are_in_the_catalog(user: Reader, server: Harne
     for content, advice in (
         ("handle,URL\nnonsense,x", ""),
         ("handle,Signature\n12345/row,x", "⟦Choose what each column means, or leave it out."),
-        (f"handle,URL\n{HANDLE},https://row.example/", "⟦Remove the row, or choose above what happens"),
+        (f"handle,URL\n{HANDLE},https://row.example/", "⟦Remove the row, or choose under Options what happens"),
         ("handle,URL\n12345/row,https://row.example/", ""),
     ):
         user.get("/console/imports")

@@ -208,7 +208,8 @@ CHANGES: Final = [
     *map(Step, ("linkMetadata", "addType", "rewrite", "undoJob", "addUser", "grant", "grantInRecords", "revoke")),
     Step("resumeJob", "state-conflict"),  # it is complete
     Step("cancelJob", "state-conflict"),
-    *map(Step, ("transferAll", "resetUser", "changePolicy", "createImport", "deleteImport", "applyImport")),
+    *map(Step, ("transferAll", "resetUser", "changePolicy", "createImport", "recheckImport")),
+    *map(Step, ("deleteImport", "applyImport")),
     *map(Step, ("deleteRecord", "transfer", "disableUser", "createToken")),
     Step("addNamespace", "already-exists"),
     Step("removeNamespace", "state-conflict"),  # it is not empty
@@ -231,7 +232,7 @@ def test_changes_work_one_after_the_other(tmp_path: Path, monkeypatch: pytest.Mo
             token = client.create_token(SCOPES, all_namespaces=True)
         with perseid.connect(url, token=token.token) as client:
             imports: dict[str, str] = {}
-            for operation in ("deleteImport", "applyImport"):
+            for operation in ("recheckImport", "deleteImport", "applyImport"):
                 imports[operation] = client.check_import(BytesIO(table), ImportQuery(name="table.csv")).id
             for step in CHANGES:
                 example = example_of(routes[step.operation])

@@ -302,3 +302,57 @@ def test_token_for_chosen_or_for_minted_handles_can_upload(importing: Harness) -
     importing.registry.do(CreateToken(secret, ScopeSet.of(("update",), ("12345",)), "", 1_000), ANN, "cli")
     headers = {"Authorization": f"Bearer {secret.text()}"}
     problem(importing.ask("POST", "/api/v1/imports?name=t.csv", TABLE.encode(), headers=headers), "permission-denied")
+
+
+# Checks with other options
+
+
+def recheck(server: Harness, import_id: str, query: str = "") -> Response:
+    target = f"/imports/{import_id}/check"
+    answer = server.ask("POST", f"/api/v1{target}?{query}", b"", headers=basic())
+    openapi_document.check("POST", target, answer)
+    return answer
+
+
+def test_file_is_checked_again_with_other_options(importing: Harness) -> None:
+    table = "handle,Shelf\n12345/i1,https://a.example/\nnonsense,https://b.example/\n"
+    made = got(upload(importing, table, "&on_existing=skip"), 202)
+    assert (made["state"], made["problem_type"]) == ("invalid", "unknown-columns")
+    assert made["options"] == {"on_existing": "skip"}
+    mapped = got(recheck(importing, made["id"], "map=Shelf%3DURL"), 202)
+    assert (mapped["id"], mapped["name"], mapped["state"], mapped["invalid"]) == (made["id"], "t.csv", "invalid", 1)
+    assert mapped["options"] == {"map": ["Shelf=URL"]}, "what is omitted has its default"
+    first = get(importing, f"/imports/{made['id']}/report")
+    assert b"nonsense" in first.body
+    left = got(recheck(importing, made["id"], "map=Shelf%3DURL&prefix=12345"), 202)
+    assert (left["state"], left["outcomes"], left["sample"]) == (
+        "ready",
+        {"created": 2},
+        ["12345/i1", "12345/nonsense"],
+    )
+    assert b"nonsense" not in get(importing, f"/imports/{made['id']}/report").body, "of the last check"
+    ready = got(recheck(importing, made["id"], "map=Shelf%3DURL&skip_invalid=true"), 202)
+    assert (ready["state"], ready["valid"], ready["invalid"]) == ("ready", 1, 1)
+    assert get(importing, f"/imports/{made['id']}/report").body == first.body
+    assert len(got(get(importing, "/imports"))["imports"]) == 1
+    got(send(importing, "POST", f"/imports/{made['id']}/apply", {}, headers=basic()), 202)
+    assert url_of(importing, "12345/i1") == "https://a.example/"
+
+
+def test_only_a_pending_file_of_the_user_is_checked_again(importing: Harness) -> None:
+    made = got(upload(importing, TABLE), 202)
+    assert importing.ask("POST", f"/api/v1/imports/{made['id']}/check", b"").status == 401
+    problem(recheck(importing, "0123456789abcdef"), "not-found")
+    problem(recheck(importing, made["id"], "map=nonsense"), "invalid-request")
+    assert got(get(importing, f"/imports/{made['id']}"))["state"] == "ready", "what is refused changes nothing"
+    found = spool.Spool(Path(str(importing.registry.spool))).find(made["id"])
+    assert found is not None
+    with found.claim():
+        problem(recheck(importing, made["id"]), "state-conflict")
+    got(send(importing, "POST", f"/imports/{made['id']}/apply", {}, headers=basic()), 202)
+    problem(recheck(importing, made["id"]), "state-conflict")
+    gone = got(upload(importing, TABLE.replace("i", "j")), 202)
+    found = spool.Spool(Path(str(importing.registry.spool))).find(gone["id"])
+    assert found is not None
+    found.source.unlink()
+    problem(recheck(importing, gone["id"]), "not-found")

@@ -26,9 +26,9 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.CHANGE_POLICY: mark("Change the policy on the page of the namespace"),
     AdviceKind.CHANGE_SCHEME: mark("Change the scheme in the policy, on the page of the namespace"),
     AdviceKind.CHOOSE_ENCODING: mark(
-        "Save the file as UTF-8, or upload it again and enter its encoding, such as cp1252"
+        "Save the file as UTF-8, or enter its encoding, such as cp1252, under Options and check it again"
     ),
-    AdviceKind.CHOOSE_ON_EXISTING: mark("Remove the row, or choose above what happens to existing records"),
+    AdviceKind.CHOOSE_ON_EXISTING: mark("Remove the row, or choose under Options what happens to existing records"),
     AdviceKind.CREATE_RECORD: mark("Create its record first"),
     AdviceKind.CREATE_TOKEN: mark("Create another token on the page Tokens"),
     AdviceKind.DEFINE_TYPE: mark("Use a registered type, or ask an administrator to define this one"),
@@ -39,7 +39,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.FREE_SPACE: mark("Ask a server administrator to free disk space, then retry"),
     AdviceKind.GIVE_REASON: mark("Give a reason"),
     AdviceKind.HOST_PREFIX: mark("Ask the service that hosts it, or create the namespace here"),
-    AdviceKind.IGNORE_COLUMN: mark("Upload the file again, and enter {column}=- under the columns"),
+    AdviceKind.IGNORE_COLUMN: mark("Enter {column}=- under Options, and check the file again"),
     AdviceKind.LIST_JOBS: mark("See the page Jobs"),
     AdviceKind.LIST_NAMESPACES: mark("See the page Namespaces"),
     AdviceKind.LIST_TOKENS: mark("See the page Tokens"),
@@ -47,21 +47,16 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.LIST_USERS: mark("See the page Access"),
     AdviceKind.MAKE_PUBLIC: mark("Choose that everybody can read the value"),
     AdviceKind.MAP_COLUMN: mark(
-        "Upload the file again, and enter {column}=TYPE under the columns to store it as a type, "
-        "or {column}=- to ignore it"
+        "Enter {column}=TYPE under Options to store it as a type, or {column}=- to ignore it, and check the file again"
     ),
-    AdviceKind.MINT_AGAIN: mark(
-        "Undo job {job} first, or upload the file again and choose that other identifiers are minted"
-    ),
-    AdviceKind.MINT_OR_ENTER_HANDLE: mark(
-        "Enter the handle, or upload the file again and choose that handles are minted"
-    ),
+    AdviceKind.MINT_AGAIN: mark("Undo job {job} first, or mint other identifiers"),
+    AdviceKind.MINT_OR_ENTER_HANDLE: mark("Enter the handle, or choose under Options that identifiers are minted"),
     AdviceKind.NAME_HANDLE_COLUMN: mark(
-        "Upload the file again, and enter COLUMN=handle under the columns, or choose that handles are minted"
+        "Enter COLUMN=handle under Options, or choose there that identifiers are minted"
     ),
-    AdviceKind.NAME_MINT_PREFIX: mark("Upload the file again, and choose a namespace"),
-    AdviceKind.NAME_ROW_PREFIX: mark("Write PREFIX/SUFFIX, or upload the file again and choose a namespace"),
-    AdviceKind.OMIT_MINT: mark("Upload the file again, without minting"),
+    AdviceKind.NAME_MINT_PREFIX: mark("Choose a namespace under Options"),
+    AdviceKind.NAME_ROW_PREFIX: mark("Write PREFIX/SUFFIX, or choose a namespace under Options"),
+    AdviceKind.OMIT_MINT: mark("Choose under Options that no identifiers are minted"),
     AdviceKind.NAME_RESOLVER: mark("Write the handle alone, without the address of a resolver"),
     AdviceKind.OMIT_DATE: mark("Remove the value. Only server administrators can import records with their dates"),
     AdviceKind.OVERWRITE: mark("Choose another handle, or open {handle} and edit it"),

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -20,9 +20,6 @@ IMPORTS: Final = Pages("imports")
 
 PAGE_SIZE: Final = 50
 """Problems and changes on a page."""
-
-MAX_KEPT: Final = 2_000
-"""Characters of a mapping that the next page keeps, in its address, for another upload: a browser can send more."""
 
 _TEXTS: Final = ("format", "delimiter", "encoding", "sheet", "prefix", "profile")
 _FLAGS: Final = ("raw", "mint", "mint_again", "skip_invalid")
@@ -45,12 +42,17 @@ async def upload(console: ConsoleRequest) -> Response:
         made = await console.api.create_import(file.file, query)
     except ClientError as error:
         return await _upload_form(console, error)
-    return console.redirect("imports", made.id, **_keep_options(console, query))
+    return console.redirect("imports", made.id)
 
 
 async def _upload_form(console: ConsoleRequest, problem: ClientError | None = None) -> Response:
     namespaces = (await console.api.namespaces(mine=True).page()).namespaces
     options = _read_options(console, ImportQuery())
+    if like := console.text("like"):  # another import, whose options are used again
+        try:
+            options = _get_options(await console.api.show_import(like))
+        except ClientError as error:
+            problem = problem or error
     return console.render(
         "import_new.html",
         title=_("Import a file"),
@@ -66,6 +68,24 @@ async def _upload_form(console: ConsoleRequest, problem: ClientError | None = No
 async def show_import(console: ConsoleRequest) -> Response:
     """Show the result of the check: counts, problems, and what would change."""
     return await _import_page(console)
+
+
+@IMPORTS.post("/imports/{id}/check")
+async def check_again(console: ConsoleRequest) -> Response:
+    """Check the file again: with other options, with meanings of its unknown columns, or with an option more."""
+    import_id = console.names["id"]
+    try:
+        options = _get_options(await console.api.show_import(import_id))
+        if console.text("options"):
+            options = _read_options(console, options)
+        else:
+            changed = {flag: True for flag in _FLAGS if console.text(flag)}
+            mapped = (*options.map, *_read_mapping(console))
+            options = msgspec.structs.replace(options, map=mapped, **changed)
+        await console.api.recheck_import(import_id, options)
+    except ClientError as error:
+        return await _import_page(console, error)
+    return console.redirect("imports", import_id)
 
 
 @IMPORTS.post("/imports/{id}/apply")
@@ -130,8 +150,6 @@ async def _import_page(console: ConsoleRequest, problem: ClientError | None = No
     if found.changes:
         changes = await console.api.import_changes(found.id, page_size=PAGE_SIZE).page(console.text("changes"))
     advice, language = describe_advice(found, found.advice or "")
-    options = _read_options(console, ImportQuery())
-    kept = _keep_options(console, options)
     return console.render(
         "import.html",
         advice=advice,
@@ -145,11 +163,11 @@ async def _import_page(console: ConsoleRequest, problem: ClientError | None = No
         columns=_columns(found),
         unknown=_find_unknown(found),
         meanings=_describe_meanings(),
-        options=options,
-        kept=kept,
         minted_by=_find_minting_job(found, problem),
-        mint_again={**kept, "mint": "yes", "mint_again": "yes"},
-        skip_invalid={**kept, "skip_invalid": "yes"},
+        can_check=found.state in (ImportState.INVALID, ImportState.READY),
+        namespaces=(await console.api.namespaces(mine=True).page()).namespaces,
+        options=_get_options(found) if not console.text("options") else _read_options(console, ImportQuery()),
+        on_existing=tuple(OnExisting),
         has_invalid_rows=found.state is ImportState.INVALID and not found.problem,
         is_checking=found.state in (ImportState.CHECKING, ImportState.UPLOADING),
         is_ready=found.state is ImportState.READY,
@@ -214,8 +232,7 @@ def _read_options(console: ConsoleRequest, query: ImportQuery) -> ImportQuery:
     return msgspec.structs.replace(query, **texts, **flags, on_existing=on_existing, map=tuple(_read_mapping(console)))
 
 
-def _keep_options(console: ConsoleRequest, query: ImportQuery) -> dict[str, Any]:
-    """The parameters with which the page of an import keeps the options of the form, for another upload."""
-    mapped = "\n".join(query.map)
-    options = {name: console.text(name) for name in (*_TEXTS, *_FLAGS, "on_existing")}
-    return {**options, "map": mapped if len(mapped) <= MAX_KEPT else ""}
+def _get_options(found: ImportResponse) -> ImportQuery:
+    """The options with which a file was checked; those of a newer server are left out."""
+    known = {name: value for name, value in found.options.items() if name in ImportQuery.__struct_fields__}
+    return msgspec.convert(known, ImportQuery)

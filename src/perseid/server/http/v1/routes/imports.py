@@ -115,14 +115,7 @@ async def create_import(call: ApiCall, query: ImportQuery, file: FileBody) -> Re
             detail = f"Limit of {MAX_PENDING} pending imports reached"
             raise ApiError("too-many-requests", detail, advice, headers=RETRY_LATER)
         _check_space(call, spool, length, length)
-        return spool.create(
-            str(call.identity),
-            query.name,
-            options=RowOptions(query.on_existing),
-            skip_invalid=query.skip_invalid,
-            mint_again=query.mint_again,
-            reading=msgspec.to_builtins(reading),
-        )
+        return spool.create(str(call.identity), query.name, **_to_fields(query, reading))
 
     spooled = await call.do(WorkKind.WRITE, create)
     try:
@@ -150,6 +143,41 @@ async def list_imports(call: ApiCall) -> Reply[PendingImports]:
 async def show_import(call: ApiCall) -> Reply[ImportResponse]:
     """Show how far the check has come, and what it has found."""
     return Reply(await call.do(WorkKind.READ, lambda: _to_response(_find(call))))
+
+
+@IMPORTS.add(
+    "POST",
+    "/imports/{id}/check",
+    "Check a file again",
+    status=ACCEPTED,
+    scope="create",
+    problems=(401, 403, 404, 409, 422),
+)
+async def recheck_import(call: ApiCall, query: ImportQuery) -> Reply[ImportResponse]:
+    """Check an uploaded file again with other options, such as the meaning of a column, without sending it again.
+
+    The earlier result is forgotten. What is omitted has its default, as in `createImport`; only the name stays.
+    """
+    registry = authorize_registry(call)
+    call.call.check_can_change()
+    reading = _to_read_options(query)
+    _require_slot(call)
+
+    def restart() -> SpooledImport:
+        spooled = _find(call)
+        _require_creator(call, registry, query.prefix)
+        with spooled.claim():
+            if spooled.record.state is ImportState.STARTED:
+                reason = f"Job {spooled.record.job} imports this file"
+                raise StateConflict(reason, AdviceKind.UNDO_JOB(job=spooled.record.job))
+            if not spooled.source.exists():
+                raise _file_deleted()
+            spooled.restart(**_to_fields(query, reading))
+        return spooled
+
+    spooled = await call.do(WorkKind.WRITE, restart)
+    await _start_check(call, registry, spooled)
+    return Reply(_to_response(spooled), ACCEPTED)
 
 
 @IMPORTS.add("DELETE", "/imports/{id}", "Delete an import", scope="create", problems=(401, 404, 409))
@@ -369,10 +397,10 @@ async def _receive(call: ApiCall, spooled: SpooledImport, file: FileBody) -> Non
 def _read_part(call: ApiCall, name: str, offset: int, write: Callable[[SpooledImport, BinaryIO], None]) -> Reply[bytes]:
     """Return a part of a file that is derived from the import, and written when it is first read."""
     spooled = _find(call)
-    path = spooled.path / name
+    path = spooled.get_derived(name)
     if not path.exists():
         if not spooled.source.exists() or (name == "report" and not spooled.problems.exists()):
-            raise Refused(ResponseCode.HANDLE_NOT_FOUND, "The file of this import was deleted")
+            raise _file_deleted()
         temporary = spooled.path / f"{name}.{os.getpid()}.{time.monotonic_ns()}"
         with spooled.create(temporary) as file:
             write(spooled, file)
@@ -408,6 +436,24 @@ def _to_read_options(query: ImportQuery) -> ReadOptions:
         return to_read_options(query)
     except InvalidFile as invalid:
         raise InvalidParameter(invalid.problem.message, "map", invalid.problem.fix) from invalid
+
+
+def _to_fields(query: ImportQuery, reading: ReadOptions) -> dict[str, Any]:
+    """What the record of an import keeps of the options."""
+    default = ImportQuery(name=query.name)
+    named = {field: getattr(query, field) for field in ImportQuery.__struct_fields__}
+    changed = {field: value for field, value in named.items() if value != getattr(default, field)}
+    return {
+        "options": RowOptions(query.on_existing),
+        "skip_invalid": query.skip_invalid,
+        "mint_again": query.mint_again,
+        "reading": msgspec.to_builtins(reading),
+        "query": msgspec.to_builtins(changed),
+    }
+
+
+def _file_deleted() -> Refused:
+    return Refused(ResponseCode.HANDLE_NOT_FOUND, "The file of this import was deleted", AdviceKind.IMPORT_AGAIN())
 
 
 # The check
