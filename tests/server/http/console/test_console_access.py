@@ -1,6 +1,7 @@
 """Access in the console: who can do what, users and their secrets, tokens, and sessions."""
 
 import re
+from dataclasses import replace
 from html import unescape
 from xml.etree import ElementTree as ET
 
@@ -10,16 +11,19 @@ import pytest
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin
 from perseid.records.record import Value, ValueRef
+from perseid.registry.commands.namespaces import AddNamespace
 from perseid.registry.commands.records import PartialValue, SetValues
+from perseid.registry.policy.policy import PROFILES
 from perseid.schema.access import Access, AccessEntry, AccessRole, KeyState
 from perseid.server.http.console.access import _get_rights
 from perseid.server.http.console.access_picture import MAX_IDENTITIES, count_omitted, draw_access
 from tests.server.http.console.console_user import ConsoleUser
 from tests.server.http.contexts import Harness
 from tests.server.http.resolver.resolver_records import create
-from tests.server.installations import OPERATOR
+from tests.server.installations import ADMINISTRATOR, OPERATOR
 
 ACCESS = "/console/access?on=12345"
+PILIN = "102.100.272"
 SCRIPT = "<script>alert(1)</script>"
 
 
@@ -87,6 +91,28 @@ def test_role_is_given_and_revoked(user: ConsoleUser) -> None:
     revoke(user, "300:12345/ann")
     assert "Access was revoked." in user.text
     assert "300:12345/ann" not in row_of(user, "editor")
+
+
+def test_role_is_given_by_name_where_handles_of_users_are_minted(user: ConsoleUser, server: Harness) -> None:
+    admin = Value(100, "HS_ADMIN", Admin(ValueRef.parse(ADMINISTRATOR)).to_bytes())
+    policy = replace(PROFILES["pilin"], default_creator="12345/n0")
+    server.registry.do(AddNamespace(PILIN, policy, (admin,)), OPERATOR, "cli")
+    identities = []
+    for _number in range(2):
+        user.get(f"/console/access?on={PILIN}")
+        user.submit("/users", name="Bea")
+        found = re.search(r'<code id="identity">([^<]+)</code>', user.page.body.decode())
+        assert found is not None, user.text
+        identities.append(found[1])
+        grant(user, "bea", on=PILIN)
+        if len(identities) == 1:
+            assert "editor" in row_of(user, identities[0])
+    assert "2 users are named bea. Enter the identity from the table of the users." in user.alert
+    user.get(f"/console/access?on={PILIN}&identity={identities[1]}")
+    user.submit("/access/grant", rights="editor")
+    assert "editor" in row_of(user, identities[1]), "the page of a new user links the form with the identity"
+    grant(user, "nobody", on=PILIN)
+    assert f"handle {PILIN}/nobody does not exist" in user.alert
 
 
 @pytest.mark.parametrize(("mode", "suffix"), [("create", "map"), ("mint", "")])

@@ -122,7 +122,8 @@ def test_user_without_permissions_sees_nothing_of_others(server: Harness) -> Non
     create(server, "12345/guest", Value(300, "HS_SECKEY", b"secret-of-a-guest"))
     guest = ConsoleUser(server).sign_in("300:12345/guest", "secret-of-a-guest")
     guest.get("/console")
-    assert "in no namespace yet" in guest.text
+    assert "You have access to no namespace yet." in guest.text
+    assert "give it to your identity: 300:12345/guest" in guest.text
     assert "Latest changes" not in guest.text
     assert "12345/latest" not in guest.text
 

@@ -23,6 +23,9 @@ TOKENS: Final = Pages("tokens")
 PAGE_SIZE: Final = 100
 """Users or tokens on a page."""
 
+MAX_SEARCHED_PAGES: Final = 10
+"""Pages of users among which one is found by name: enough for a thousand users of a prefix."""
+
 ROLES: Final = tuple([role.value for role in AccessRole])
 
 
@@ -40,16 +43,28 @@ async def grant(console: ConsoleRequest) -> Response:
     """Give roles or permissions to an identity."""
     on, rights = console.text("on"), console.text("rights").replace(",", " ").split()
     try:
-        identity = _complete_identity(console.text("identity"), on)
+        identity = await _complete_identity(console, console.text("identity"), on)
         changed = await console.api.grant(identity, rights, on, note=console.text("note"))
     except ClientError as error:
         return await _access_page(console, error)
     return console.redirect("access", on=changed.on, done="granted" if changed.changed else "unchanged")
 
 
-def _complete_identity(text: str, on: str) -> str:
-    """The handle of a user of the prefix, if a text is only the name, such as `ann`."""
-    return text if not text or "/" in text or ":" in text else f"{on.partition('/')[0]}/{text}"
+async def _complete_identity(console: ConsoleRequest, text: str, on: str) -> str:
+    """The handle of a user of the prefix, if a text is only the name, such as `ann`. Raises `Refused`."""
+    if not text or "/" in text or ":" in text:
+        return text
+    prefix, found, cursor = on.partition("/")[0], [], ""
+    for _page in range(MAX_SEARCHED_PAGES):
+        page = await console.api.users(prefix=prefix, page_size=PAGE_SIZE).page(cursor)
+        found += [user.handle for user in page.users if user.name and user.name.casefold() == text.casefold()]
+        if not page.next:
+            break
+        cursor = page.next
+    if len(found) > 1:
+        reason = _("{count} users are named {name}").format(count=len(found), name=to_visible(text))
+        raise Refused(reason, advice=_("Enter the identity from the table of the users"))
+    return found[0] if found else f"{prefix}/{text}"
 
 
 @ACCESS.post("/access/revoke")
@@ -142,7 +157,7 @@ async def _access_page(console: ConsoleRequest, problem: ClientError | None = No
         roles=ROLES,
         rights_of=lambda entry: [] if access is None else _get_rights(access, entry),
         revocation=lambda entry: "" if access is None else _describe_revocation(access, entry),
-        fields=dict(console.form.pairs),
+        fields={"identity": console.text("identity"), **dict(console.form.pairs)},
     )
 
 
