@@ -106,6 +106,14 @@ def test_the_text_of_a_key_has_the_same_key(one: str) -> None:
     assert location_keys(url(url_text(key)))[0][0] == key
 
 
+@given(urls, urls, st.integers(0, 12))
+def test_a_pattern_with_a_star_at_the_end_matches_by_the_start_of_keys(one: str, other: str, cut: int) -> None:
+    glob = UrlGlob.parse((one[: max(len(one) - cut, 0)] or "x") + "*")
+    for text in (one, other):
+        key = location_keys(url(text))[0][0]
+        assert glob.matches(key) is glob._matches_parts(key), (glob, text)
+
+
 @given(urls, urls, st.data())
 def test_matches_of_a_pattern_are_in_its_range(pattern: str, other: str, data: st.DataObject) -> None:
     if pattern:

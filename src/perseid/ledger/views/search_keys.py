@@ -80,6 +80,7 @@ _DIGITS = frozenset(b"0123456789")
 _LENGTH = Struct(">i")
 _PLAIN_URL = b"\0\0\0\3url\0"  # the type and the first byte of the data's length: 0, as data has at most 1 MiB
 _PLAIN_URL_DATA = TYPE_OFFSET + 3 + 4
+_URL_TYPE_STARTS: Final = (b"url", b"103")  # of the types that `_find_urls` knows
 _LOCATIONS = b"10320/loc"
 
 
@@ -97,6 +98,11 @@ class KeyRange:
     """The first key of the range, not truncated."""
     full_end: bytes
     """The first key after the range, not truncated."""
+
+    @property
+    def is_of_urls(self) -> bool:
+        """Whether all keys in the range are among the `target_keys` of their records."""
+        return self.first[:1] in (_URL, _PATH, _TEXT) and self.end <= bytes((self.first[0] + 1,))
 
     def matches_values(self, contents: Iterable[bytes]) -> bool:
         """Whether one of a record's encoded values really matches the query."""
@@ -123,10 +129,12 @@ def target_keys(contents: Iterable[bytes]) -> set[bytes]:
 
 def location_keys(content: bytes) -> list[tuple[bytes, ...]]:
     """Return the full keys of each URL in an encoded value, the one by host first."""
+    if content[TYPE_OFFSET : TYPE_OFFSET + 3].lower() not in _URL_TYPE_STARTS:
+        return []
     return [_full_keys(data) for data in _find_urls((content,))]
 
 
-def url_keys(url: str) -> tuple[bytes, ...]:
+def url_keys(url: str | bytes) -> tuple[bytes, ...]:
     """Return the full keys of a URL, the one by host first."""
     return _full_keys(_to_bytes(url).strip())
 

@@ -17,7 +17,7 @@ Matching takes time linear in the text, whatever the pattern: parts are searched
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Self
 
 from perseid.records.errors import InvalidData
@@ -53,6 +53,13 @@ class UrlGlob:
     """None if the pattern has no `://`; then `rest` is matched against the whole text."""
     authority: bytes
     rest: bytes
+    _start: bytes | None = field(init=False, repr=False, compare=False)
+    """How the first keys of all matches, and of no other URLs, start; None if the pattern has another form."""
+
+    def __post_init__(self) -> None:
+        literal = self.literal
+        start = None if literal is None else url_prefix_range(literal).full_first
+        object.__setattr__(self, "_start", start if start is not None and start.startswith(ALL_URLS.first) else None)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -89,6 +96,9 @@ class UrlGlob:
 
     def matches(self, key: bytes) -> bool:
         """Whether the URL with this full first key matches."""
+        return self._matches_parts(key) if self._start is None else key.startswith(self._start)
+
+    def _matches_parts(self, key: bytes) -> bool:
         if self.scheme is None:
             return _matches(self.rest, url_text(key))
         parts = _split_url(key)

@@ -36,6 +36,7 @@ from perseid.ledger.views.search_keys import (
     index_keys,
     location_keys,
     owner_ranges,
+    target_keys,
     type_ranges,
     value_ranges,
     word_range,
@@ -246,14 +247,18 @@ class PreparedSearch:
 
     def matches_value(self, content: bytes, value: Value) -> bool:
         """Whether a value, in its binary form and parsed, matches all criteria about values."""
-        search = self.search
-        if self._types is not None and not self._types.finds(value.type):
-            return False
-        if search.value is not None and (value.data != search.value or _is_unsearchable(value)):
+        if not self.matches_type_and_data(value):
             return False
         if self.glob is None and not self._url_ranges:
             return True
         return any(self.matches_url(keys) for keys in location_keys(content))
+
+    def matches_type_and_data(self, value: Value) -> bool:
+        """Whether a value matches all criteria about values besides those about URLs."""
+        if self._types is not None and not self._types.finds(value.type):
+            return False
+        search = self.search
+        return search.value is None or (value.data == search.value and not _is_unsearchable(value))
 
     def matches_url(self, keys: tuple[bytes, ...]) -> bool:
         """Whether the URL with these full keys matches all criteria about URLs."""
@@ -501,6 +506,7 @@ class _IndexScan:
         self._first: dict[int, tuple[int, bytes] | None] = {}  # where an entry is met first
         self._chosen: int | None = None  # the number of the range, of alternatives
         self.plan = plan
+        self._find_keys = target_keys if all(each.is_of_urls for each in plan.ranges) else index_keys
 
     def steps(self, after: str | None) -> Iterator[tuple[Position, Entry | None]]:
         """Yield positions after a cursor, each with its record; None where a position has no record."""
@@ -545,7 +551,7 @@ class _IndexScan:
 
     def _keys(self, contents: list[bytes]) -> list[tuple[int, bytes]]:
         """Return the keys of values within the ranges, in the order of the scan."""
-        keys = index_keys(contents)
+        keys = self._find_keys(contents)
         ranges = [each for each in enumerate(self.plan.ranges) if self._chosen in (None, each[0])]
         return sorted((number, key) for number, one in ranges for key in keys if one.first <= key < one.end)
 
