@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from perseid.ledger.backup.restore import restore
 from perseid.ledger.errors import JobEnded, LedgerError, TooBusy
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.log import Log
-from perseid.ledger.log.requests import Append, Appended, Failed
+from perseid.ledger.log.requests import Append, Appended, Failed, Outcome, Request
 from perseid.ledger.merkle import Signer
 from perseid.ledger.store import jobs
 from perseid.ledger.store.jobs import Job, JobSteps, find, load_steps, newest_first
@@ -27,6 +28,7 @@ from perseid.registry.commands.lifecycle import Redact
 from perseid.registry.commands.minting import Mint, mint
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Home
+from perseid.registry.context import Context, Plan
 from perseid.registry.identity import Identity
 from perseid.registry.jobs import rewrite, runner, transfer, undo
 from perseid.registry.jobs.rewrite import PlannedRewrite, Rewrite
@@ -129,6 +131,37 @@ def test_rewrite_is_previewed_and_done_as_one_job(here: Registry) -> None:
     assert [each.seq in load_steps(here.ledger.log, job.id) for each in entries] == [True] * 10
     assert list(rewrite.preview(here, ORDER, OPERATOR)) == []
     verify(here.ledger.log)
+
+
+@pytest.mark.parametrize(("count", "steps"), [(3, 1), (10, 3)])
+def test_next_step_is_decided_during_a_commit_and_new_records_are_found(
+    here: Registry, monkeypatch: pytest.MonkeyPatch, count: int, steps: int
+) -> None:
+    names = fill(here, count)
+    append, decide = here.ledger.append, runner.Step.decide
+    decided: list[int] = []
+    ahead: list[int] = []
+
+    def spied_append(*requests: Request, **options: Any) -> list[Outcome]:
+        meanwhile = options.pop("meanwhile", None)
+        if meanwhile is not None:
+            before = len(decided)
+            meanwhile()
+            ahead.append(len(decided) - before)
+            if len(ahead) == steps:
+                put(here, *BOTH, value(1, "http://old.example/late"), name="12345/late")
+        outcomes: list[Outcome] = append(*requests, **options)
+        return outcomes
+
+    def spied_decide(step: runner.Step[Any], context: Context) -> Plan[tuple[JobSteps, int]]:
+        decided.append(len(step.items))
+        return decide(step, context)
+
+    monkeypatch.setattr(here.ledger, "append", spied_append)
+    monkeypatch.setattr(runner.Step, "decide", spied_decide)
+    assert run_rewrite(here).done == count + 1
+    assert ahead == [*[1] * (steps - 1), 0, 0]
+    assert targets(here, *names, "12345/late")[-1] == "https://new.example/x/late"
 
 
 def test_rewrite_changes_only_targets(here: Registry) -> None:

@@ -7,7 +7,7 @@ those with keys or groups, which editors and readers must not control.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from perseid.ledger.log.entry import Action, Draft, Entry, State
 from perseid.ledger.log.record_keys import key_range
@@ -91,6 +91,7 @@ class _Start:
 class _GrantWork:
     """Adds the groups to records, each once."""
 
+    prepares_ahead: ClassVar[bool] = False
     order: GrantAll
     job: Job
 

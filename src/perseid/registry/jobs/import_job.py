@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, islice
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -174,6 +174,7 @@ def name_line(problem: Refused | InvalidName, line: int) -> Refused:
 class _ImportWork:
     """Applies rows. Requires the permissions for each change."""
 
+    prepares_ahead: ClassVar[bool] = True
     spooled: SpooledImport
     job: Job
     options: RowOptions

@@ -13,14 +13,14 @@ state.
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 from xml.sax.saxutils import escape, unescape
 
 import msgspec
 
 from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.store.jobs import Job, JobSteps
-from perseid.ledger.views.search_keys import ALL_URLS, exact_url_range, location_keys, url_keys, url_text
+from perseid.ledger.views.search_keys import ALL_URLS, exact_url_range, url_keys, url_text
 from perseid.ledger.views.url_glob import UrlGlob
 from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData
@@ -111,12 +111,14 @@ class UrlRewrite:
 
     def apply(self, value: Value) -> Value | None:
         """Return the rewritten value; the same value if it cannot be rewritten; None if it does not match."""
-        content = value.to_bytes()
-        if not self.selection.matches_value(content, value):
-            return None
         if has_type(value.type, URL):
-            return replace(value, data=self._build_url(location_keys(content)[0][0]))
-        return self._rewrite_locations(value) if has_type(value.type, LOCATIONS) else value
+            keys = url_keys(value.data)
+            if not (self.selection.matches_type_and_data(value) and self.selection.matches_url(keys)):
+                return None
+            return replace(value, data=self._build_url(keys[0]))
+        if has_type(value.type, LOCATIONS) and self.selection.matches_value(value.to_bytes(), value):
+            return self._rewrite_locations(value)
+        return None
 
     def _build_url(self, key: bytes) -> bytes:
         text = url_text(key)
@@ -348,6 +350,7 @@ def _find_matching(
 class _RewriteWork:
     """Rewrites records, each once. Requires permission to modify the values of each record."""
 
+    prepares_ahead: ClassVar[bool] = True
     order: Rewrite
     rewrite: UrlRewrite
     job: Job
@@ -364,6 +367,7 @@ class _RewriteWork:
                 yield tuple([handle for handle, _ in results])
                 if after is None:
                     break
+            yield ()  # the last step is committed when more is asked for, and counts
 
     def decider(self, context: Context, steps: JobSteps) -> Callable[[str], tuple[Draft, ...]]:
         return lambda name: self._drafts(context, name, steps)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from graphlib import TopologicalSorter
-from typing import Any, Final, Generic, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -213,6 +213,10 @@ class _ChunkContext(Context):
 class Work(Protocol[T]):
     """The work of one kind of job."""
 
+    prepares_ahead: ClassVar[bool]
+    """Whether the next page and step are prepared while a step is committed: pages do not depend on what the job has
+    changed, or end before they would."""
+
     def pages(self, run: "JobRun") -> Iterator[Sequence[T]]:
         """Select the items to change, at most `CHUNK_SIZE` at a time; a page can be empty. Raises `Refused`."""
 
@@ -222,10 +226,7 @@ class Work(Protocol[T]):
 
 @runtime_checkable
 class StepWork(Work[T], Protocol[T]):
-    """The work of a kind of job that has steps of its own, and something to do at the end.
-
-    The next page and step are prepared while a step is committed, so pages must not depend on what the job has changed.
-    """
+    """The work of a kind of job that has steps of its own, and something to do at the end."""
 
     def step(self, known: JobSteps, items: Sequence[T], since: int | None) -> Command[tuple[JobSteps, int]]:
         """Return the command that changes the next items; the result is as of `Step`. See `RetryLater` for `since`."""
@@ -331,7 +332,7 @@ class JobRun:
 
         Whatever fails here is repeated afterwards, and fails there.
         """
-        if not isinstance(work, StepWork) or (expected := current.expected) is None:
+        if not work.prepares_ahead or (expected := current.expected) is None:
             return
         items = self._items[expected[1] :]
         try:

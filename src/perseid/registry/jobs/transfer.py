@@ -12,7 +12,7 @@ the new owner can judge those values.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import ClassVar, Final
 
 from perseid.ledger.log.entry import Action, Draft, Entry, State
 from perseid.ledger.log.record_keys import policy_name, record_key
@@ -273,6 +273,7 @@ class _Start:
 class _TransferWork:
     """Transfers records, each once. Requires permission to change the administrators of each record."""
 
+    prepares_ahead: ClassVar[bool] = False
     order: TransferAll
     job: Job
 

@@ -19,7 +19,7 @@ again. Starting an undo ends the original job, even if it was unfinished.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Final
+from typing import ClassVar, Final
 
 from perseid.ledger.log.entry import Action, Draft, Entry, State
 from perseid.ledger.log.log import Log
@@ -313,6 +313,7 @@ def _find_conflict(entry: Entry, before: Entry | None, later: list[int]) -> Conf
 class _UndoWork:
     """Undoes the entries of a job. Requires the permissions for the inverse changes."""
 
+    prepares_ahead: ClassVar[bool] = False
     original_id: str
     past: _JobSteps
 
