@@ -167,7 +167,7 @@ def upgrade(directory: Directory = None, json: AsJson = False) -> None:
     """Upgrade the ledger's tables to the version of this program. Entries are never changed.
 
     Make a backup and stop the server of this installation first. Other nodes of the database continue: those with an
-    older program go on, or refuse changes until they are upgraded, as the new tables require.
+    older program do so too, or refuse changes until they are upgraded, as the new tables require.
 
     For example:
         perseid upgrade

@@ -106,7 +106,7 @@ def _read_passphrase(file: Path) -> bytes:
 def read_only(
     switch: Annotated[Switch | None, typer.Argument(metavar="[on|off]", help="Without it, show the state.")] = None,
     *,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="What clients are told.")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="The reason that clients see.")] = None,
     directory: Directory = None,
     json: AsJson = False,
 ) -> None:
