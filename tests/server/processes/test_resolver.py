@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
+import msgspec
 import pytest
 
 from perseid.registry.installation.installation import Installation
@@ -169,6 +170,15 @@ def test_requests_wait_for_a_worker_if_the_view_does_not_suffice(
         client.sendto(request := resolve("n1"), running.sockets[0].getsockname())
     assert running.sockets[0].recv(MAX_PACKET) == request
     assert running.end() is None
+
+
+def test_counts_of_a_killed_resolver_are_lost_only() -> None:
+    counts = msgspec.msgpack.encode(ResolverCounts({FOUND: 1}, 100, {b"12345": 1}, {}, {b"12345/absent": 1}))
+    for length, taken in ((0, False), (len(counts) // 2, False), (len(counts), True)):
+        ours, theirs = socket.socketpair()
+        with theirs:
+            theirs.sendall(counts[:length])
+        assert (take_over(ours.detach()) is not None) is taken
 
 
 def test_requests_during_a_start_are_counted_once(directory: Path) -> None:

@@ -70,11 +70,14 @@ _decode_counts = msgspec.msgpack.Decoder(ResolverCounts).decode
 
 
 def take_over(handover: int) -> ResolverCounts | None:
-    """In the first worker: wait until the resolver reads the sockets no more; None if it has counted nothing."""
+    """In the first worker: wait until the resolver reads the sockets no more; None if it has sent no counts."""
     with socket.socket(fileno=handover) as ours, ours.makefile("rb") as counts:
         ours.shutdown(socket.SHUT_WR)
         data = counts.read()
-    return _decode_counts(data) if data else None
+    try:
+        return _decode_counts(data)
+    except msgspec.DecodeError:  # it had nothing to send, or was killed
+        return None
 
 
 class Resolver:
