@@ -60,6 +60,37 @@ print(json.dumps({"children": results, "code": code}))
 """
 
 
+_SLOW_READER = """
+import logging, os
+from perseid.server.observe import logs
+from perseid.server.processes import fork_server
+
+reader, writer = os.pipe()
+os.set_blocking(reader, False)
+logs.configure("worker-0", "text", descriptor=writer)
+for number in range(2_000):
+    logging.getLogger("perseid").warning("line %d of more than the pipe takes", number)
+
+def read(*_):
+    received.append(os.read(reader, 1 << 20))
+    return True
+
+def end(code):
+    read()
+    print(b"".join(received).count(b" of more than "), flush=True)
+    exit(code)
+
+received, exit = [], os._exit
+logs.LogOutput._is_writable, os._exit = read, end
+fork_server._exit(7)
+"""
+
+
+def test_log_is_complete_when_a_process_has_ended() -> None:
+    done = subprocess.run([sys.executable, "-c", _SLOW_READER], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (7, "2000\n"), done.stderr
+
+
 def test_children_belong_to_the_supervisor_and_share_no_randomness() -> None:
     command = [sys.executable, "-c", _SUPERVISOR]
     environ = os.environ | {"NOTIFY_SOCKET": "/nowhere"}
