@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from perseid.ledger.log.entry import (
     FORMAT,
+    MAX_RANDOM_BLOCK,
     SALT_LENGTH,
     Action,
     Draft,
@@ -16,6 +17,7 @@ from perseid.ledger.log.entry import (
     Kind,
     Slot,
     State,
+    buffered_random,
     decode_summary,
     encode_entry,
 )
@@ -252,3 +254,20 @@ def test_printed_entry_shows_no_secret() -> None:
     assert "opensesame" not in shown
     assert "alice" not in shown
     assert "10.1/x" in shown
+
+
+def test_buffered_random_bytes_are_used_once() -> None:
+    asked: list[int] = []
+    source = iter(range(1 << 30))
+
+    def random_bytes(count: int) -> bytes:
+        asked.append(count)
+        return b"".join(next(source).to_bytes(4, "big") for _ in range(count // 4))
+
+    take = buffered_random(random_bytes)
+    taken = [take(96) for _ in range(3_000)]
+    assert asked[:3] == [96, 192, 384]
+    assert max(asked) == MAX_RANDOM_BLOCK
+    numbers = [part[at : at + 4] for part in taken for at in range(0, 96, 4)]
+    assert len(set(numbers)) == 3_000 * 24
+    assert take(2 * MAX_RANDOM_BLOCK)[:4] not in numbers

@@ -15,8 +15,8 @@ from sqlalchemy.engine.interfaces import DBAPICursor
 from perseid.ledger.errors import ClockError, CorruptData, NewerFormat, PreconditionFailed
 from perseid.ledger.log import entry
 from perseid.ledger.log.clock import SECOND, TOLERANCE
-from perseid.ledger.log.commit import Commit
-from perseid.ledger.log.entry import Action, State
+from perseid.ledger.log.commit import MIN_PREFETCH, Commit, CommitReader
+from perseid.ledger.log.entry import Action, Draft, State
 from perseid.ledger.log.log import LARGE_GROUP, MAX_GROUP, Log
 from perseid.ledger.log.requests import Append, Failed
 from perseid.ledger.log.signing import sign_checkpoint
@@ -24,7 +24,20 @@ from perseid.ledger.store.store import Store
 from perseid.ledger.store.tables import metadata
 from perseid.proof.verifier import check_consistency, check_inclusion, open_checkpoint
 from perseid.records.binary import MAX_BYTES
-from tests.ledger.ledgers import NOW, ORIGIN, SIGNER, Machine, appended, change, key, log_of_today, look, url, verified
+from tests.ledger.ledgers import (
+    NOW,
+    ORIGIN,
+    SIGNER,
+    Machine,
+    appended,
+    change,
+    execute,
+    key,
+    log_of_today,
+    look,
+    url,
+    verified,
+)
 
 
 def test_entries_are_numbered_from_one_without_gaps_and_dated_in_order(log: Log, machine: Machine) -> None:
@@ -277,6 +290,29 @@ def _of_today(store: Store) -> Log:
     log = log_of_today(store)
     log.create(SIGNER)
     return log
+
+
+@pytest.mark.parametrize("number", [MIN_PREFETCH - 1, MIN_PREFETCH])
+def test_a_decision_can_look_many_records_up_together(log: Log, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.append([change("3", url("https://old.example/"))])
+    keys = [key(str(each)) for each in range(number)]
+    found: list[int] = []
+    queries: list[str] = []
+    run_query = Commit._query
+
+    def note_query(self: Commit, statement: str, parameters: tuple[object, ...]) -> DBAPICursor:
+        queries.append(statement)
+        return run_query(self, statement, parameters)
+
+    def look_up(reader: CommitReader) -> list[Draft]:
+        reader.prefetch(set(keys))
+        found.extend(reader.latest(each) for each in keys)
+        return []
+
+    monkeypatch.setattr(Commit, "_query", note_query)
+    log.append([execute(look_up)])
+    assert found == [int(each == key("3")) for each in keys]
+    assert queries.count(log.statements.record_seqs) == int(number >= MIN_PREFETCH)
 
 
 def test_a_large_request_looks_its_records_up_together(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.clock import SECOND
+from perseid.ledger.log.commit import MIN_PREFETCH
 from perseid.ledger.log.entry import Action, State
 from perseid.ledger.log.requests import Append, Execute
 from perseid.ledger.views.answers import Answers
@@ -193,8 +194,9 @@ def test_count_per_commit_is_limited(registry: Registry, count: int) -> None:
 # Never twice
 
 
-def test_p6_existing_and_deleted_handles_are_skipped(registry: Registry) -> None:
-    """Created by hand, deleted, or in lowercase: a lease skips them all."""
+@pytest.mark.parametrize("count", [3, MIN_PREFETCH + 1])
+def test_p6_existing_and_deleted_handles_are_skipped(registry: Registry, count: int) -> None:
+    """Created by hand, deleted, or in lowercase: a lease skips them all, one by one or looked up together."""
     add_namespace(registry, "10.5", replace(PROFILES["free"], scheme="pilin", profile="own"))
     first = pilin.from_unix_ns(NOW * 1000)
     by_hand = [Handle("10.5", pilin.encode(first + after)) for after in (0, 1, 3)]
@@ -202,8 +204,8 @@ def test_p6_existing_and_deleted_handles_are_skipped(registry: Registry) -> None
     registry.do(Create(Handle("10.5", by_hand[1].suffix.lower()), ()), OPERATOR, "cli")
     registry.do(Create(by_hand[2], ()), OPERATOR, "cli")
     registry.do(Delete(by_hand[2]), OPERATOR, "cli")
-    found = [pilin.decode(name.suffix) - first for name in minted(registry, "10.5", 3).handles]
-    assert found == [2, 4, 5]
+    found = [pilin.decode(name.suffix) - first for name in minted(registry, "10.5", count).handles]
+    assert found == [2, *range(4, count + 3)]
 
 
 def test_a_few_random_handles_are_decided_before_the_commit(registry: Registry) -> None:

@@ -29,7 +29,7 @@ from perseid.ledger.errors import (
     TooBusy,
 )
 from perseid.ledger.log.commit import check_mode
-from perseid.ledger.log.entry import Draft, Entry, Random, find_oversized, next_jump
+from perseid.ledger.log.entry import Draft, Entry, find_oversized, next_jump
 from perseid.ledger.log.log import SQL_VIEWS, TOKEN_LENGTH, Log, gc_paused, retry_delays
 from perseid.ledger.log.requests import Preconditions
 from perseid.ledger.merkle import Frontier
@@ -134,8 +134,6 @@ CHUNKS_ALONE: Final = 4
 """Chunks that are encoded in this process. If there are more, a second process does the rest; its start takes as long
 as some thousand entries."""
 
-_RANDOM_BLOCK = 1 << 16  # bytes requested at a time: a system call takes as long for a few as for many
-
 Progress = Callable[[int], None]
 """Called from time to time with the number of appended entries."""
 
@@ -168,7 +166,6 @@ class BulkLoad:
     def __init__(self, log: Log, folder: Path, run_size: int = RUN_SIZE) -> None:
         """`folder` is where unnamed temporary files are created."""
         self._log = log
-        self._random = _buffered_random(log.random)
         self._token = log.random(TOKEN_LENGTH)
         self.leaf = b""
         self._encoding = LoadEncoding(folder, run_size, CHUNK, CHUNKS_ALONE)
@@ -224,9 +221,9 @@ class BulkLoad:
         source, encoding = iter(drafts), self._encoding
         encoding.start(self._first, self._at)
         while chunk := take_batch(source, encoding.chunk_size, LOAD_CHUNK_BYTES, _draft_size):
-            with gc_paused(len(chunk)):
+            with gc_paused():
                 packed = [_pack(draft) for draft in chunk]
-                random = self._random(sum([random_size(draft[-1]) for draft in packed]))
+                random = self._log.random(sum([random_size(draft[-1]) for draft in packed]))
                 for encoded in encoding.encode(packed, random):
                     self._insert(cursor, encoded)
                     progress(self._frontier.size - self._first + 1)
@@ -326,17 +323,3 @@ def _pack(draft: Draft) -> PackedDraft:
 def _draft_size(draft: Draft) -> int:
     """Estimate the bytes of data of an entry."""
     return len(draft.note) + sum([len(value.data) for value in draft.values])
-
-
-def _buffered_random(random: Random) -> Random:
-    """Wrap a random source to request large blocks; every byte is used once."""
-    block, at = b"", 0
-
-    def take(byte_count: int) -> bytes:
-        nonlocal block, at
-        if at + byte_count > len(block):
-            block, at = random(max(_RANDOM_BLOCK, byte_count)), 0
-        at += byte_count
-        return block[at - byte_count : at]
-
-    return take

@@ -34,7 +34,7 @@ from perseid.ledger.views.search_keys import index_keys
 from perseid.records.binary import MAX_BYTES
 
 from .clock import CheckedClock
-from .entry import Change, Draft, Entry, Kind, encode_entry, find_oversized, next_jump
+from .entry import Change, Draft, Entry, Kind, buffered_random, encode_entry, find_oversized, next_jump
 from .reader import LogReader, find_latest, next_number
 from .requests import (
     KEY_LIFETIME,
@@ -67,6 +67,9 @@ _PUBLIC_READ = 0x02
 _MAX_NUMBER = (1 << 63) - 1  # of a 64-bit column
 _SQL_VIEWS = 2  # records and search
 
+
+MIN_PREFETCH: Final = 64
+"""Records that are looked up in one query for hundreds; fewer cost less one by one."""
 
 MAX_KNOWN: Final = 64
 """Records that the next commit need not look up again: policies, prefixes and keys that many changes depend on."""
@@ -110,7 +113,7 @@ class Commit:
         self._cursor = cursor
         self._connection = connection
         self._statements = statements
-        self._random = random
+        self._random = buffered_random(random)
         self._token = token
         cursor.execute(statements.lock_head_for_changes)
         seq, at, raw, *self._mode = fetch_one(cursor)
@@ -163,7 +166,10 @@ class Commit:
         """Load the latest entries of all records of a large group in a few queries."""
         # A handle without a UTF-8 form has no key, and fails later.
         drafts = (draft for one in requests if isinstance(one, Append) for draft in one.drafts)
-        keys = {draft.key for draft in drafts if draft.handle.isascii()}
+        self.prefetch_keys({draft.key for draft in drafts if draft.handle.isascii()})
+
+    def prefetch_keys(self, keys: set[bytes]) -> None:
+        """Load the latest entries of many records in a few queries."""
         self._latest.update(find_latest(self._query, self._statements, keys - self._latest.keys()))
 
     def apply(self, request: Request) -> Outcome:
@@ -491,6 +497,10 @@ class CommitReader(LogReader):
     def latest(self, key: bytes) -> int:
         """Return the number of the latest entry of a record; 0 if there is none."""
         return self._commit.latest(key)
+
+    def prefetch(self, keys: set[bytes]) -> None:
+        if len(keys) >= MIN_PREFETCH:
+            self._commit.prefetch_keys(keys)
 
     def record(self, key: bytes) -> Entry | None:
         """Return the latest entry of a record; None if there never was one."""

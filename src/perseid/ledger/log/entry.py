@@ -51,6 +51,24 @@ _SLOT = Struct(f">B{SALT_LENGTH}si")  # form, salt, length of the content
 
 Random = Callable[[int], bytes]
 
+MAX_RANDOM_BLOCK: Final = 1 << 16
+"""Random bytes requested at a time: a system call takes as long for a few as for many."""
+
+
+def buffered_random(random: Random) -> Random:
+    """Wrap a random source to request larger and larger blocks. Every byte is used once."""
+    block, at, size = b"", 0, 0
+
+    def take(byte_count: int) -> bytes:
+        nonlocal block, at, size
+        if at + byte_count > len(block):
+            block, at = random(max(size, byte_count)), 0
+            size = min(2 * len(block), MAX_RANDOM_BLOCK)
+        at += byte_count
+        return block[at - byte_count : at]
+
+    return take
+
 
 class Action(OpenEnum):
     """What was done."""
@@ -421,6 +439,16 @@ class Draft:
         return type(self)(
             self.action, self.state, self.handle, self.interface, self.actor, note, self.values, self.exact
         )
+
+    def with_handle(self, handle: str) -> Self:
+        """The same draft for another handle; the values are encoded once for all."""
+        contents = self.contents()
+        draft = type(self)(
+            self.action, self.state, handle, self.interface, self.actor, self.note, self.values, self.exact
+        )
+        object.__setattr__(self, "_contents", contents)
+        object.__setattr__(draft, "_contents", contents)
+        return draft
 
     def with_contents(self, contents: list[bytes]) -> Self:
         """The same draft with values that are encoded already."""

@@ -154,7 +154,7 @@ class Log:
                     return unsettled[1]
                 commit.require_changes()
                 entries = sum([len(each.drafts) if isinstance(each, Append) else 1 for each in group])
-                with gc_paused(entries):
+                with gc_paused():
                     if entries >= LARGE_GROUP:
                         commit.prefetch(group)
                     outcomes = [commit.apply(request) for request in group]
@@ -257,13 +257,13 @@ def retry_delays() -> Iterator[float]:
 
 
 @contextmanager
-def gc_paused(entries: int) -> Iterator[None]:
-    """Pause garbage collection during a large commit.
+def gc_paused() -> Iterator[None]:
+    """Pause garbage collection during a commit.
 
     A commit creates about ten objects per entry that all live until its end; scanning them repeatedly takes a seventh
-    of the time.
+    of the time of a large one.
     """
-    pause = entries >= LARGE_GROUP and gc.isenabled()
+    pause = gc.isenabled()
     if pause:
         gc.disable()
     try:

@@ -139,6 +139,9 @@ class LogReader:
         """Return the number that a lease would start at, or raise `LeaseClosed`; nothing is leased."""
         return next_number(lambda of: self._row(self._statements.lease, of), scope, now)
 
+    def prefetch(self, keys: set[bytes]) -> None:
+        """Tell which records are looked up next; inside a commit, many are then read at once."""
+
     def exists(self, key: bytes) -> bool:
         """Whether a handle has, or ever had, an entry."""
         return bool(self.latest(key))

@@ -17,7 +17,7 @@ from math import ceil
 from typing import Final, Self, TypeVar
 
 from perseid.ledger.errors import LeaseClosed
-from perseid.ledger.log.entry import Action, Draft, State
+from perseid.ledger.log.entry import Action, Draft, State, buffered_random
 from perseid.ledger.log.record_keys import record_key
 from perseid.ledger.log.requests import LeaseProvider
 from perseid.names.cordra import UuidScheme
@@ -162,7 +162,7 @@ class Mint(Generate):
             objects = [self._drafts(context, mint_plan, group, row) for row, group in enumerate(groups)]
             drafts = [draft for each in objects for draft in each]
         else:
-            drafts = [replace(first, handle=str(handle)) for handle in handles]
+            drafts = [first.with_handle(str(handle)) for handle in handles]
 
         def result(seq: int) -> MintResult:
             return MintResult(tuple(handles), seq, tuple(context.warnings))
@@ -356,10 +356,13 @@ class MintPlan:
         while len(new) < count and tried < limit:
             missing = min(count - len(new), limit - tried)
             tried += missing
-            for handle in self._candidates(source, missing):
-                if partition is not None and partition.find_other(handle) is not None:
-                    continue
-                stored = self.stored(handle)
+            candidates = self._candidates(source, missing)
+            if partition is not None:
+                candidates = [handle for handle in candidates if partition.find_other(handle) is None]
+            records = [self.stored(handle) for handle in candidates]
+            if not is_early:
+                snapshot.reader.prefetch({stored.key for stored in records})
+            for stored in records:
                 if stored.key not in new and not exists(stored.key):
                     new[stored.key] = stored.handle
         handles = list(new.values())[: len(new) // each * each]
@@ -417,7 +420,8 @@ class MintPlan:
             )
             raise RetryLater(seconds, since, reason, line)
 
-        return Source(self.context.clock, self.context.random, lease, sleep, self.policy.lead, None)
+        random = buffered_random(self.context.random)
+        return Source(self.context.clock, random, lease, sleep, self.policy.lead, None)
 
 
 def _plan_minting(context: Context, command: Generate) -> MintPlan:
