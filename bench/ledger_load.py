@@ -1,4 +1,4 @@
-"""Costs of filling a ledger: `python -m bench.ledger_load [--records N,N] [--orders O,O] [--ten-million]`.
+"""Costs of filling a ledger: `python -m bench.ledger_load [--records N,N] [--orders O,O] [--only-load] …`.
 
 A ledger is filled with records of three values in three orders of handles (counters, PILIN suffixes, which are random
 to
@@ -236,9 +236,14 @@ def load_new(where: str, records: int, order: str) -> Figures:
         ledger.append(Append(replace(_request("first").draft, handle="1/first")))  # warm-up
         drafts = [_request(suffix).draft for suffix in islice(ORDERS[order](0), records)]
         own = [_own()]
+        cpu = time.process_time()
         with watch.running():
             ledger.load(drafts, progress=lambda _: own.append(_own()))
-    memory = {"load of new handles: memory that it takes, MiB": max(own) - own[0]}
+        writing = (time.process_time() - cpu) / records * _MICRO
+    memory = {
+        "load of new handles: CPU µs per record, of the process that writes": writing,
+        "load of new handles: memory that it takes, MiB": max(own) - own[0],
+    }
     return watch.figures("load of new handles", records, "record") | memory | _file_sizes(where, records, "new names")
 
 
@@ -460,9 +465,9 @@ def run_part(part: str, where: str, records: int, order: str = "pilin") -> Figur
     return _result(_start(part, where, records, order))
 
 
-def _loaded(records: int, order: str) -> Figures:
+def _loaded(records: int, order: str, groups: Sequence[Sequence[str]]) -> Figures:
     found: Figures = {}
-    for parts in (("load_new",), LOADED):
+    for parts in groups:
         with tempfile.TemporaryDirectory(prefix="perseid-bench-") as folder:
             for part in parts:
                 _say(f"{records:,} records, {order}: {part}")
@@ -562,6 +567,7 @@ def main() -> None:
     parser.add_argument("--records", default=SIZES, help=f"numbers of records, separated by commas; default {SIZES}")
     parser.add_argument("--orders", default=",".join(ORDERS), help="orders of handles; default all")
     parser.add_argument("--ten-million", action="store_true", help="also 10,000,000: some 8 GB, and slow")
+    parser.add_argument("--only-load", action="store_true", help="only the load of new handles")
     parser.add_argument("--part", nargs=4, help=argparse.SUPPRESS)  # how the program starts itself
     options = parser.parse_args()
     if options.part:
@@ -574,11 +580,13 @@ def main() -> None:
     orders = options.orders.split(",")
     if unknown := set(orders) - set(ORDERS):
         parser.error(f"unknown order {', '.join(sorted(unknown))}; choose from {', '.join(ORDERS)}")
-    loaded = {order: [_loaded(size, order) for size in sizes] for order in orders}
-    general = _general()
+    groups = (("load_new",),) if options.only_load else (("load_new",), LOADED)
+    loaded = {order: [_loaded(size, order, groups) for size in sizes] for order in orders}
+    general = {} if options.only_load else _general()
     _say("")
     _print_table(sizes, loaded, general)
-    _print_outlook(sizes, loaded)
+    if not options.only_load:
+        _print_outlook(sizes, loaded)
 
 
 # For bench/run.py

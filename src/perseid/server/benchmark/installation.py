@@ -1,10 +1,9 @@
-"""Records to be measured, appended to the ledger in groups."""
+"""Records to be measured, appended to the ledger in one load."""
 
-from itertools import islice
 from typing import Final
 
 from perseid.ledger.log.entry import Action, Draft, State
-from perseid.ledger.log.requests import Append, Appended
+from perseid.ledger.log.requests import Append
 from perseid.records.admin import Admin
 from perseid.records.record import Value, ValueRef
 from perseid.records.types import HS_ADMIN
@@ -14,8 +13,6 @@ from perseid.registry.installation.setup import GROUP_INDEX, administrator_key
 PREFIX: Final = "20.500.99999"
 FORMAT: Final = PREFIX + "/%07d"
 """The handles, as a `printf` format: every load generator requests the same."""
-GROUP: Final = 5_000
-"""Records in a commit while an installation is filled."""
 INTERFACE: Final = "bench"
 ADMINISTRATOR: Final = administrator_key(PREFIX)
 
@@ -35,8 +32,5 @@ def append_request(number: int, address: str | None = None, action: Action = Act
 
 
 def fill(installation: Installation, records: int) -> None:
-    """Append records."""
-    numbers = iter(range(records))
-    while group := [append_request(number) for number in islice(numbers, GROUP)]:
-        if not all(isinstance(one, Appended) for one in installation.ledger.append(*group)):
-            raise RuntimeError("a record was not written")
+    """Load records."""
+    installation.ledger.load(append_request(number).draft for number in range(records))
