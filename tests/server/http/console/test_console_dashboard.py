@@ -109,11 +109,14 @@ def test_overview_says_what_needs_attention(server: Harness) -> None:
         (None, "This server is not ready: the answers are being built."),
     ],
 )
-def test_overview_tells_the_state_of_the_server(server: Harness, problem: WriteProblem | None, words: str) -> None:
+def test_overview_tells_the_state_of_the_server(
+    server: Harness, monkeypatch: pytest.MonkeyPatch, problem: WriteProblem | None, words: str
+) -> None:
     user = ConsoleUser(server).sign_in()
     if problem is None:
         server.service.server = replace(server.context, ready=lambda: "the answers are being built")
-    server.registry.ledger.__dict__["_write_problem"] = problem
+    # Not the state itself: a thread of the ledger checks it again.
+    monkeypatch.setattr(type(server.registry.ledger), "write_problem", property(lambda _ledger: problem))
     assert words in user.read("/console")
     assert words in user.read("/console/records")
 

@@ -15,7 +15,7 @@ from perseid.registry.commands.records import PartialValue, Remove, ReplaceRecor
 from perseid.registry.queries.namespaces import ChangePolicy
 from perseid.registry.queries.resolve import Query
 from perseid.schema.names import rules
-from perseid.server.http.console.values import MAX_ROWS
+from perseid.server.http.console.values import MAX_ROWS, Change, Row, compare, merge
 from tests.server.http.console.console_user import ConsoleUser
 from tests.server.http.contexts import Harness, harness
 from tests.server.http.resolver.resolver_records import create
@@ -93,6 +93,17 @@ def test_namespace_is_listed_in_pages(user: ConsoleUser) -> None:
     assert "No identifiers found." in user.text
 
 
+def test_listed_identifiers_have_their_title_and_target(user: ConsoleUser, server: Harness) -> None:
+    server.registry.do(Tombstone(Handle.parse("12345/n1"), "Gone"), OPERATOR, "cli")
+    private = replace(Value.text(1, "URL", "https://private.example/"), permissions=PRIVATE_PERMISSIONS)
+    create(server, "12345/con-private", private)
+    user.get("/console/records?q=12345/con*")
+    assert f"{HANDLE} public A <b>title</b> https://old.example/ " in user.text
+    assert "12345/con-private public –" in user.text
+    user.get("/console/records?q=12345/n1*")
+    assert "12345/n1 tombstone –" in user.text
+
+
 def test_state_without_a_namespace_lists_the_only_one_or_asks_for_it(user: ConsoleUser, server: Harness) -> None:
     server.registry.do(Unpublish(Handle.parse(HANDLE)), OPERATOR, "cli")
     user.get("/console/records?state=unpublished")
@@ -126,6 +137,15 @@ def test_data_is_escaped(user: ConsoleUser) -> None:
     user.get(PATH)
     assert b"A &lt;b&gt;title&lt;/b&gt;" in user.page.body
     assert b"<b>title" not in user.page.body
+
+
+def test_only_urls_of_the_web_are_links(user: ConsoleUser, server: Harness) -> None:
+    data = ("https://one.example/?a=<b>", "javascript:alert(1)")
+    create(server, "12345/links", *[Value.text(index, "URL", text) for index, text in enumerate(data, 1)])
+    body = user.get("/console/records/12345%2Flinks").body.decode()
+    assert 'href="https://one.example/?a=&lt;b&gt;" rel="noreferrer"' in body
+    assert 'href="javascript' not in body
+    assert "javascript:alert(1)" in body
 
 
 def test_mint_creates_identifiers_once_per_form(user: ConsoleUser) -> None:
@@ -191,13 +211,39 @@ def test_two_people_get_a_conflict_with_both_versions(user: ConsoleUser, server:
     assert "The index in row 1 is not a number" in user.alert
     user.submit("/edit", **{"index.1": index})
     assert user.page.status == 409, "the form still has the version that it showed"
+    assert "You and they have changed different values: their change stays." in user.text
     assert "Theirs" in user.text
     assert "https://mine.example/" in user.text
     assert values_of(server, HANDLE)[1] == "https://old.example/"
     user.submit("/edit", again="yes")
-    user.submit("/edit", **{"data.2": "Theirs"})
+    user.submit("/edit")
     user.submit("/edit", save="yes")
     assert values_of(server, HANDLE) | {1: "https://mine.example/", 2: "Theirs"} == values_of(server, HANDLE)
+
+
+def test_both_change_one_value(user: ConsoleUser, server: Harness) -> None:
+    user.get(f"{PATH}/edit")
+    server.registry.do(SetValues(Handle.parse(HANDLE), (PartialValue("TITLE", b"Theirs", 2),)), OPERATOR, "cli")
+    user.submit("/edit", **{"data.2": "Mine"})
+    assert user.page.status == 409
+    assert "If you save your version now changed 2 TITLE Theirs everybody, TTL 86400 Mine everybody" in user.text
+    user.submit("/edit", again="yes")
+    user.submit("/edit")
+    user.submit("/edit", save="yes")
+    assert values_of(server, HANDLE)[2] == "Mine"
+
+
+def test_changes_of_different_values_are_merged() -> None:
+    base = [Row("1", "URL", "a"), Row("2", "TITLE", "b"), Row("3", "DESC", "c"), Row("4", "EMAIL", "d")]
+    theirs = [Row("1", "URL", "theirs"), Row("2", "TITLE", "b"), Row("4", "EMAIL", "d"), Row("5", "DESC", "added")]
+    yours = [base[0], Row("2", "TITLE", "mine"), base[2], Row("4", "EMAIL", "d", remove=True), Row("", "NOTE", "new")]
+    merged = merge(base, theirs, yours)
+    assert merged == [theirs[0], yours[1], yours[3], theirs[3], yours[4]]
+    assert compare(theirs, merged) == [Change(theirs[1], yours[1]), Change(theirs[2], None), Change(None, yours[4])]
+    assert merge(base, theirs, [Row("1", "URL", "mine"), *base[1:]]) is None, "both change value 1"
+    assert merge(base, theirs, [*base, Row("5", "DESC", "mine")]) is None, "both add value 5"
+    assert merge(base, theirs, [*base[:2], Row("3", "DESC", "mine"), base[3]]) is None, "they have removed value 3"
+    assert merge(base, base, base) == base
 
 
 def test_change_between_difference_and_save_is_a_conflict(user: ConsoleUser, server: Harness) -> None:

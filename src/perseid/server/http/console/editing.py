@@ -26,6 +26,7 @@ from .values import (
     Row,
     check_indexes,
     compare,
+    merge,
     parse_version,
     read_rows,
     to_inputs,
@@ -280,16 +281,18 @@ async def _conflict(console: ConsoleRequest, seq: int, rows: Sequence[Row]) -> R
         check_indexes(rows)
     except Refused as error:  # the conflict is shown after the correction
         return _edit_form(console, current.handle, seq, rows, theirs, error)
+    merged = merge(base, theirs, rows) if base else None
     return console.render(
         "record_conflict.html",
         409,
         title=_("Conflict at {handle}").format(handle=current.handle),
         handle=current.handle,
         version=current.seq,
-        rows=rows,
+        rows=rows if merged is None else merged,
+        is_merged=merged is not None,
         theirs=compare(base, theirs),
         yours=compare(base, rows),
-        result=compare(theirs, rows),
+        result=compare(theirs, rows if merged is None else merged),
         note=console.text("note"),
     )
 

@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import zip_longest
 from typing import Any, Final
 
 from perseid.client.errors import ClientError, NotFound, Refused
 from perseid.names.handle import fold
 from perseid.records.titles import TITLE_KEYWORDS, find_words, to_single_line, type_keyword
+from perseid.records.types import is_url_type
 from perseid.schema.common import HandleState
 from perseid.schema.queries import FoundHandle, HandleSummary, VersionResponse
 from perseid.schema.records import Record, ToDelete
@@ -84,12 +86,25 @@ async def browse(console: ConsoleRequest) -> Response:
         states=STATES,
         namespaces=namespaces,
         found=found,
+        summaries=await _summarize(console, [each for each in found if isinstance(each, HandleSummary)]),
         has_values=any(isinstance(each, FoundHandle) and each.values for each in found),
         remark=remark,
         next_cursor=cursor,
         similar_urls=f"{text}{_ANY}" if by_now == "url" and not text.endswith(_ANY) else "",
         searched=bool(text or prefix) and problem is None,
     )
+
+
+async def _summarize(console: ConsoleRequest, listed: Sequence[HandleSummary]) -> dict[str, tuple[str, str]]:
+    """The title and the target of listed records by handle, as far as the user can read them."""
+    found = {}
+    for each in listed:
+        if each.state in (HandleState.PUBLISHED, HandleState.UNPUBLISHED):
+            with suppress(ClientError):
+                record = await console.api.resolve(each.handle, suggest=False)
+                target = next((str(value.data.value) for value in record.values if is_url_type(value.type)), "")
+                found[each.handle] = _find_title(console, record), target
+    return found
 
 
 def _find_start(text: str, prefix: str) -> tuple[str, str] | None:

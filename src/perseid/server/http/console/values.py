@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import msgspec
@@ -13,7 +13,7 @@ from perseid.records.data_types import data_to_text
 from perseid.records.encoding import from_iso
 from perseid.records.errors import InvalidData, RecordProblem
 from perseid.records.json_form import value_from_json
-from perseid.records.types import HS_SECKEY, has_type
+from perseid.records.types import HS_SECKEY, has_type, is_url_type
 from perseid.schema.records import Data, Reference, ValueInput, ValueResponse
 from perseid.server.http.messages import Parameters
 from perseid.server.http.pages.texts import _
@@ -30,6 +30,7 @@ MAX_TTL: Final = 0x7FFF_FFFF
 SECRET: Final = "••••••••"  # noqa: S105 - not one
 """Shown instead of a secret key. A form that sends it back leaves the key unchanged."""
 
+_WEB: Final = re.compile("https?://", re.IGNORECASE)
 _NUMBER: Final = re.compile("[0-9]{1,10}", re.ASCII)
 _VERSION: Final = re.compile("[0-9]{1,18}", re.ASCII)
 _FIELDS: Final = ("index", "type", "data", "permissions", "ttl", "remove")
@@ -51,6 +52,11 @@ class Row:
     @property
     def is_empty(self) -> bool:
         return not self.type and not self.data
+
+    @property
+    def url(self) -> str:
+        """The data as the URL of a link, if it is one of the web; empty otherwise."""
+        return self.data if is_url_type(self.type) and _WEB.match(self.data) else ""
 
     @property
     def content(self) -> tuple[str, ...]:
@@ -182,6 +188,11 @@ class Change(NamedTuple):
     later: Row | None
 
     @property
+    def value_index(self) -> str:
+        """The index of the value; empty if it has none yet."""
+        return (self.later or self.earlier or Row()).index
+
+    @property
     def kind(self) -> str:
         """`added`, `removed` or `modified`."""
         if self.earlier is None:
@@ -201,6 +212,24 @@ def compare(earlier: Sequence[Row], later: Sequence[Row]) -> list[Change]:
         if not _is_same(before.get(index), after.get(index))
     ]
     return [*changes, *[Change(None, row) for row in kept if not row.index]]
+
+
+def merge(base: Sequence[Row], theirs: Sequence[Row], yours: Sequence[Row]) -> list[Row] | None:
+    """The rows of a form with both changes of `base`; None if both change one value. `check_indexes` has checked them.
+
+    An added value without an index is never in conflict: it gets one when it is saved.
+    """
+    own = [change for change in compare(base, yours) if change.value_index]
+    if {change.value_index for change in own} & {change.value_index for change in compare(base, theirs)}:
+        return None
+    touched = {change.value_index for change in own}
+    merged = [row for row in theirs if row.index not in touched]
+    for change in own:
+        if change.later is not None:
+            merged.append(change.later)
+        elif change.earlier is not None:
+            merged.append(replace(change.earlier, remove=True))
+    return [*sorted(merged, key=lambda row: int(row.index)), *[row for row in yours if not row.index]]
 
 
 def _is_same(earlier: Row | None, later: Row | None) -> bool:
