@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from perseid.cli.serve import _welcome_lines
+from perseid.registry.installation.settings import Config
 from perseid.server.state.runtime import WRITER_LINK, RuntimeDirectory, lock_installation
 from tests.cli.installation import Site, call, refused, site
 from tests.cli.program import run
@@ -236,3 +238,11 @@ def test_actor_is_the_operating_system_user(tmp_path: Path) -> None:
     actors = {json.loads(line)["actor"] for line in installation.lines("log --json")}
     assert len(actors) == 1
     assert "mallory" not in actors.pop()
+
+
+def test_serve_announces_the_metrics_if_there_are_any(tmp_path: Path) -> None:
+    settings = "[metrics]\nenabled = {}\n"
+    for enabled in (True, False):
+        line, *_ = _welcome_lines(tmp_path, Config.parse(settings.format(str(enabled).lower()), {}), init_demo=False)
+        assert ("metrics" in line) is enabled
+        assert line.endswith(".")

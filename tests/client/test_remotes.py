@@ -63,7 +63,11 @@ def test_file_that_others_can_read_or_that_is_invalid_is_refused(environ: dict[s
     with pytest.raises(InvalidRemote, match="not a saved remote"):
         remotes.load_remote("work", environ)
     token = tmp_path / "token"
-    for content, problem in ((b"", "is empty"), (b"\xff", "not UTF-8"), (b"x" * 65_537, "more than 65,536")):
+    for content, problem in (
+        (b"", "The file .*token is empty"),
+        (b"\xff", "not UTF-8"),
+        (b"x" * 65_537, "more than 65,536"),
+    ):
         token.write_bytes(content)
         token.chmod(0o600)
         with pytest.raises(InvalidRemote, match=problem):

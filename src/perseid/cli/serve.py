@@ -23,7 +23,8 @@ from perseid.server.processes.supervisor import ServerOptions
 from ._commands import Directory, default_directory, resolve_directory
 from ._output import AsJson
 
-LISTENING: Final = "Serving the native protocol at {host} port {port}, over UDP and TCP; metrics at {metrics}."
+LISTENING: Final = "Serving the native protocol at {host} port {port}, over UDP and TCP"
+METRICS: Final = "; metrics at {metrics}"
 RESOLUTION: Final = "Public resolution over UDP runs {how}."
 HTTP: Final = "Serving HTTP at {http}"
 STOP: Final = "Stop with Ctrl-C."
@@ -144,7 +145,7 @@ def _welcome_lines(target: Path, config: Config, *, init_demo: bool) -> tuple[st
     """Return the startup messages, with format fields for addresses that are not known yet."""
     networks, several = len(config.limits.exempt_networks), has_several_servers(target)
     how = describe(enabled=config.native.compiled, exempt_networks=networks, several_servers=several)
-    lines = [LISTENING, _escape(RESOLUTION.format(how=how))]
+    lines = [f"{LISTENING}{METRICS if config.metrics.enabled else ''}.", _escape(RESOLUTION.format(how=how))]
     if config.http.enabled:
         lines.append(HTTP)
     if init_demo:

@@ -168,7 +168,7 @@ def read_private_file(path: Path) -> bytes:
     except OSError as error:
         raise InvalidRemote(f"Cannot read {path}: {error.strerror}") from error
     if len(data) > MAX_SECRET_BYTES:
-        raise InvalidRemote(f"{path} has more than {MAX_SECRET_BYTES:,} bytes, so it is not a secret")
+        raise InvalidRemote(f"The file {path} has more than {MAX_SECRET_BYTES:,} bytes, so it is not a secret")
     return data
 
 
@@ -184,9 +184,9 @@ def read_secret(path: Path) -> str:
     try:
         text = read_private_file(path).decode().strip()
     except UnicodeDecodeError as error:
-        raise InvalidRemote(f"{path} is not UTF-8, so it has no token or secret") from error
+        raise InvalidRemote(f"The file {path} is not UTF-8, so it has no token or secret") from error
     if not text:
-        raise InvalidRemote(f"{path} is empty")
+        raise InvalidRemote(f"The file {path} is empty")
     return text
 
 
