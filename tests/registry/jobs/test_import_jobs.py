@@ -23,6 +23,7 @@ from perseid.ledger.log.requests import Outcome, Request, StateChange
 from perseid.ledger.store.jobs import Job, JobSteps
 from perseid.names.handle import Handle
 from perseid.records.record import Value
+from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create, Delete, Modify
 from perseid.registry.context import Context, Plan
@@ -346,9 +347,10 @@ def test_one_import_is_started_once(registry: Registry) -> None:
     assert second is not None
     with first.claim(), pytest.raises(ImportBusy, match="another request"):
         import_job.start(registry, second, OPERATOR, "cli")
-    import_job.start(registry, first, OPERATOR, "cli")
-    with pytest.raises(StateConflict, match="started"):
+    job = import_job.start(registry, first, OPERATOR, "cli")
+    with pytest.raises(StateConflict, match=f"started before, as job {job.id}") as refused:
         import_job.start(registry, second, OPERATOR, "cli")
+    assert refused.value.advice == AdviceKind.LIST_JOBS(), "not to import the file again: the response may be lost"
     first.discard()
     with pytest.raises(StateConflict, match="deleted"):
         import_job.start(registry, second, OPERATOR, "cli")

@@ -66,6 +66,8 @@ def start(registry: Registry, spooled: SpooledImport, identity: Identity, interf
     """Start the import of the valid rows, once; `JobRun` executes it. Raises `Refused`."""
     with spooled.claim(), Spool(spooled.path.parent).lock():  # so that of two equal files one is minted
         record = spooled.record
+        if record.state is ImportState.STARTED:  # the response may have been lost
+            raise StateConflict(f"Import {record.id} was started before, as job {record.job}", AdviceKind.LIST_JOBS())
         if record.state is not ImportState.READY:
             state = f"in the state {record.state.value}"
             raise StateConflict(f"Import {record.id} cannot be started: it is {state}", AdviceKind.IMPORT_AGAIN())
