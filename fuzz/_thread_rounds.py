@@ -1,7 +1,8 @@
 """The thread of the compiled module over loopback: random requests, and a view with random values.
 
 `_sanitized.py` runs it with sanitizers, and valgrind can: every round has a socket, a thread and a generation of its
-own, and changes limits and log. What the thread answers or leaves to the event loop is counted: nothing is lost.
+own, and changes limits and log. The generation is closed and opened again, and the thread stopped and started, while
+its counts are read. What the thread answers or leaves to the event loop is counted: nothing is lost.
 """
 
 import importlib
@@ -12,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 from random import Random
+from threading import Event, Thread
 
 import lmdb
 
@@ -69,8 +71,11 @@ def _write_view(random: Random, folder: Path) -> None:
 def _run(random: Random, folder: Path, state: StateFile, number: int, memory: int) -> None:
     _write_view(random, folder)
     state.switch(number)
-    env: native.Environment | None
-    env = native.Environment(str(folder), 1 << 22, DATABASES, state.descriptor, number, _to_error)
+
+    def open_generation() -> native.Environment:
+        return native.Environment(str(folder), 1 << 22, DATABASES, state.descriptor, number, _to_error)
+
+    env: native.Environment | None = open_generation()
     family = random.choice((socket.AF_INET, socket.AF_INET6))
     with (
         socket.socket(family, socket.SOCK_DGRAM) as udp,
@@ -85,16 +90,34 @@ def _run(random: Random, folder: Path, state: StateFile, number: int, memory: in
         loop = native.UdpLoop(udp.fileno())
         loop.start()
         loop.use(env)
-        for start in range(0, DATAGRAMS, BATCH):
+        is_over = Event()
+        collector = Thread(target=_collect, args=(loop, is_over), daemon=True)
+        collector.start()
+        for _ in range(0, DATAGRAMS, BATCH):
             limit = TrafficLimit(memory, random.choice((0, 1)), 1, random.choice(((), ("127.0.0.0/9", "::1/127"))))
             settings = ResolutionSettings(is_primary=random.random() < 0.5, templates=random.random() < 0.2)
             logs, resolves = random.random() < 0.5, random.random() < 0.9
             loop.configure(settings, limit.buckets, TOO_MUCH_TEXT, resolves=resolves, logs=logs)
-            if start > DATAGRAMS // 2 and env is not None and random.random() < 0.5:
+            if random.random() < 0.3:
                 env = None  # closed while the loop refers to it
+                if random.random() < 0.8:
+                    env = open_generation()
+                    loop.use(env)
+            if random.random() < 0.2:
+                loop.stop()
+                loop.start()
+            state.switch(number if random.random() < 0.9 else 0)
             _ask(random, loop, client)
-        loop.take_tally()
+            loop.take_tally()
+        is_over.set()
+        collector.join()
         loop.stop()
+
+
+def _collect(loop: native.UdpLoop, is_over: Event) -> None:
+    """Read the counts as metrics do."""
+    while not is_over.wait(0.001):
+        loop.counts()
 
 
 def _ask(random: Random, loop: native.UdpLoop, client: socket.socket) -> None:

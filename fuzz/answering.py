@@ -31,6 +31,14 @@ CODES: Final = frozenset(
 MOST_LOOK_UPS: Final = 2 + 2 * 32
 """Maximum lookups per datagram: the prefix, the handle, and the ancestors of a prefix twice."""
 
+SETTINGS: Final = (
+    ResolutionSettings(),
+    ResolutionSettings(serial=-7, is_primary=False, follows=True, default_sensitive=True),
+    ResolutionSettings(recursive=True, default_scheme="cordra"),
+    ResolutionSettings(templates=True),
+)
+"""Chosen by the datagram."""
+
 VALUES: Final = tuple(
     value.to_bytes()
     for value in (Value.text(1, "URL", "https://example.org/"), Value.text(2, "URL.us", "x"), Value.text(9, "ü", "y"))
@@ -80,8 +88,9 @@ def fuzz(data: bytes) -> None:
 
 
 def _check(view: _View, datagram: bytes, *, sound: bool = True) -> None:
-    answer = PublicResolver(view, ResolutionSettings(), lambda: NOW)(datagram)
-    if not PROBLEM and native.answer(ResolutionSettings(), view.find, datagram, NOW) not in (None, answer):
+    settings = SETTINGS[sum(datagram) % len(SETTINGS)]
+    answer = PublicResolver(view, settings, lambda: NOW)(datagram)
+    if not PROBLEM and native.answer(settings, view.find, datagram, NOW) not in (None, answer):
         raise AssertionError("the compiled module answers like Python, or not at all")
     if view.look_ups > MOST_LOOK_UPS:
         raise AssertionError(f"{view.look_ups} look-ups for one datagram")

@@ -42,6 +42,7 @@ SETTINGS = {
     ),
     "second of three": (ResolutionSettings(serial=300, servers=3, position=1), "free"),
     "recursive, cordra": (ResolutionSettings(recursive=True, default_scheme="cordra"), "cordra"),
+    "templates": (ResolutionSettings(templates=True), "free"),
     "by suffix": (ResolutionSettings(servers=2, position=0, hash_option=1), "free"),
 }
 """What sites may be, and the profile of their prefixes without a policy."""
@@ -254,7 +255,7 @@ def reasons_of_the_record(
         if not (requested.suggested or requested.version).at_least(10):
             yield "a referral for an old client"
         return
-    if has_template(stored.requested.prefix, here):
+    if here.settings.templates or has_template(stored.requested.prefix, here):
         yield "a template"
 
 

@@ -85,7 +85,7 @@ class RequestTally:
                 counts[key] = counts.get(key, 0) + count
         for requested, count in missing.items():
             name = requested if b"/" in requested else b"0.NA/" + requested
-            if name in self.missing or len(self.missing) < MAX_MISSING:
+            if name in self.missing or (len(self.missing) < MAX_MISSING and len(name) <= MAX_WANTED_BYTES):
                 self.missing[name] = self.missing.get(name, 0) + count
 
     def count_native(self, prefix: bytes) -> None:
