@@ -99,6 +99,7 @@ def built(
     assert os.geteuid() == 0, "run this test as root: it mounts file systems"
     root = tmp_path_factory.mktemp("image")
     debian = [
+        *("unshare", "--mount"),  # what it mounts is gone with it, also if it is killed
         "mmdebstrap",
         "--quiet",
         "--mode=root",
