@@ -266,5 +266,8 @@ def test_guide_for_debian_is_followed(image: Image, built: Path, installed: "Ins
         assert debian.execute("systemctl", "restart", "perseid").returncode != 0
         debian.run(f"mkdir {DROP_INS}; cat > {DROP_INS}/key.conf << 'END'\n{drop_in}END")
         debian.run("systemctl daemon-reload; systemctl restart perseid")
-        assert "already have version" in debian.run(upgrade)
+        stop, _, rest = upgrade.partition("\n")
+        debian.run(stop)
+        assert debian.execute("sh", "-c", f"{HTTPS} https://127.0.0.1/readyz").returncode == 1  # no client starts it
+        assert "already have version" in debian.run(rest)
         assert debian.run(f"{HTTPS} https://127.0.0.1/readyz") == "200\n"
