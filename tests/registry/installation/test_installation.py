@@ -166,6 +166,13 @@ def test_invalid_settings_are_refused_before_creation(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_installation_can_be_the_first_directory_of_a_file_system(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    create(tmp_path, environ={})
+    assert (tmp_path / "perseid.toml").exists()
+    assert (tmp_path / "lost+found").is_dir()
+
+
 def test_existing_files_are_left_alone(made: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in made.rglob("*")}
     with pytest.raises(UnsuitableDirectory, match=f"{made} already contains an installation"):

@@ -30,6 +30,7 @@ OTHERS_WRITE: Final = 0o022
 OTHERS_READ: Final = 0o077
 """Permission bits that others must not have, for `check_mode`."""
 
+_LOST_AND_FOUND = "lost+found"  # in the first directory of a file system, such as a volume
 _MAX_LISTED = 3  # files named in an error
 _TEMPORARY_SUFFIX = ".new"
 _BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
@@ -139,7 +140,7 @@ def check_mode(path: Path, forbidden: int) -> None:
 
 
 def _check_empty(directory: Path, mark: str) -> None:
-    existing = sorted(path.name for path in directory.iterdir())
+    existing = sorted(path.name for path in directory.iterdir() if path.name != _LOST_AND_FOUND)
     if mark in existing:
         raise UnsuitableDirectory(f"{directory} already contains an installation; choose another directory")
     if existing:
