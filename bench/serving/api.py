@@ -129,9 +129,10 @@ class Measurement:
     calls: int
     cpu: float
     """CPU microseconds of the server per request."""
+    fastest: float
     middle: float
     slowest: float
-    """Milliseconds: median and 99th percentile."""
+    """Milliseconds: first percentile, median and 99th percentile."""
 
 
 class Connection:
@@ -172,8 +173,8 @@ def measure(pid: int, ask: Connection, case: Case, records: int, seconds: float)
             break
     cpu = sum(watch.spent().values())
     waits.sort()
-    middle, slowest = waits[len(waits) // 2], waits[min(len(waits) - 1, len(waits) * 99 // 100)]
-    return Measurement(len(waits), cpu / len(waits) * 1e6, middle * 1e3, slowest * 1e3)
+    fastest, middle, slowest = (1e3 * waits[len(waits) * percent // 100] for percent in (1, 50, 99))
+    return Measurement(len(waits), cpu / len(waits) * 1e6, fastest, middle, slowest)
 
 
 def token_for(directory: Path) -> str:

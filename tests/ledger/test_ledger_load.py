@@ -21,7 +21,7 @@ from perseid.ledger import ledger as ledgers
 from perseid.ledger.backup import bulk_load, load_encoding
 from perseid.ledger.backup.bulk_load import NameTaken
 from perseid.ledger.backup.load_encoding import EncoderProcess, EncodingFailed, pack_draft, random_size
-from perseid.ledger.errors import PreconditionFailed, ReadOnlyMode, StorageFull
+from perseid.ledger.errors import Contention, PreconditionFailed, ReadOnlyMode, StorageFull
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.entry import Change, Draft, State
 from perseid.ledger.log.log import Log
@@ -432,6 +432,28 @@ def test_load_on_a_full_disk_frees_its_space(store: Store, tmp_path: Path, momen
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path), moment]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert ended.stdout == "done\n", ended.stderr
+
+
+def test_maintenance_that_a_load_locks_out_is_no_failure(
+    opened: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried: list[bool] = []
+
+    def locked(_: object) -> None:
+        tried.append(opened._in_load)
+        raise Contention("the ledger is locked by another writer")
+
+    def source() -> Iterator[Draft]:
+        monkeypatch.setattr(ledgers, "RETRY_DELAY", 0.0)
+        monkeypatch.setattr(opened, "_maintain", locked)
+        monkeypatch.setattr(ChangeWatcher, "wait", locked)
+        until(lambda: len(tried) > 2)
+        monkeypatch.undo()
+        yield from drafts(["a"])
+
+    assert opened.load(source()).count == 1
+    assert all(tried)
+    assert "maintenance failed" not in caplog.text
 
 
 def test_maintenance_does_not_wait_for_a_load(opened: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

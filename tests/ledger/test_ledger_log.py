@@ -22,6 +22,7 @@ from perseid.ledger.log.requests import Append, Failed
 from perseid.ledger.log.signing import sign_checkpoint
 from perseid.ledger.store.store import Store
 from perseid.ledger.store.tables import metadata
+from perseid.ledger.views.search_keys import index_keys
 from perseid.proof.verifier import check_consistency, check_inclusion, open_checkpoint
 from perseid.records.binary import MAX_BYTES
 from tests.ledger.ledgers import (
@@ -290,6 +291,18 @@ def _of_today(store: Store) -> Log:
     log = log_of_today(store)
     log.create(SIGNER)
     return log
+
+
+def test_records_that_share_values_have_search_keys_of_their_own(log: Log) -> None:
+    one, other = change("a", url("https://example.org/")).draft, change("b", url("https://example.org/b")).draft
+    outcome = log.append([Append(one, more=(one.with_handle("10.1/c"), other, one.with_handle("10.1/d")))])[0]
+    assert appended(outcome).seq == 1
+    expected = {(search_key, seq) for seq in (1, 2, 4) for search_key in index_keys(one.contents())}
+    expected |= {(search_key, 3) for search_key in index_keys(other.contents())}
+    with log.store.writing_cursor() as cursor:
+        cursor.execute(log.statements.search_rows, (b"", 0, b"z", 1_000, 0))
+        assert {(bytes(search_key), seq) for search_key, seq in cursor.fetchall()} == expected
+    assert verified(log) == 4
 
 
 @pytest.mark.parametrize("number", [MIN_PREFETCH - 1, MIN_PREFETCH])

@@ -333,7 +333,8 @@ class Ledger:
                 with closing(ChangeWatcher(self.log)) as watcher:
                     self._maintain(watcher)
             except Exception as error:  # noqa: BLE001 - maintenance must continue
-                self._warn("ledger maintenance failed, retrying", error)
+                if not self._in_load:  # a load holds the locks
+                    self._warn("ledger maintenance failed, retrying", error)
                 self._stop.wait(RETRY_DELAY)
         self._finish()
 

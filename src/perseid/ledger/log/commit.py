@@ -131,6 +131,8 @@ class Commit:
         self._rows: dict[int, EntryRow] = {}  # of this transaction
         self._nodes: list[tuple[int, int, bytes]] = []
         self._search_keys: dict[tuple[bytes, int], bool] = {}  # True to insert, False to delete
+        # Values that were encoded once for many records (`Draft.with_handle`), and their search keys.
+        self._indexed: tuple[Sequence[bytes], set[bytes]] = (), set()
         self._redactions: list[tuple[int, int, int]] = []
         self._steps: list[tuple[str, int, int]] = []  # of jobs
         self._leaf = b""
@@ -351,7 +353,9 @@ class Commit:
             for search_key in index_keys(before.contents()):
                 if self._search_keys.pop((search_key, before.seq), None) is None:
                     self._search_keys[search_key, before.seq] = False
-        for search_key in index_keys(contents):
+        if contents is not self._indexed[0]:
+            self._indexed = contents, index_keys(contents)
+        for search_key in self._indexed[1]:
             self._search_keys[search_key, seq] = True
 
     def latest(self, key: bytes) -> int:
