@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.bulk import exchange
+from perseid.bulk import exchange, jsonl
 from perseid.bulk.dumps import JDB_MARK
 from perseid.bulk.exchange import ExchangeWriter
 from perseid.bulk.formats import Format, InvalidFile
@@ -69,6 +69,19 @@ def test_what_is_not_the_exchange_format_is_refused(text: bytes) -> None:
     with pytest.raises(InvalidFile) as caught:
         read(text)
     assert caught.value.problem.rule in ("invalid-json", "invalid-encoding")
+
+
+def test_a_record_of_many_items_is_refused_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl, "MAX_ITEMS", 500)
+    text = b'{"handleRecords":{"1/x":{"values":[%b]}}}'
+    value = b'{"index":1,"type":"DESC","data":"%b"}'
+    (row,) = read(text % (value % (b'[{,\\"\\\\' * 500)))
+    assert stored(row)[0].data == b'[{,"\\' * 500, "what is in strings does not count"
+    for items in (b"[],", b"[[[[", b'{"a":'):
+        with pytest.raises(InvalidFile, match="more than 500 items"):
+            read(text % (items * 501))
+    lines = b'{"handle":"1/x","values":[{"index":1,"type":"X","data":{"format":"x","value":[%b[]]}}]}' % (b"[]," * 500)
+    assert problems(read(lines)) == [(1, "too-many-values")]
 
 
 def test_a_record_without_end_is_refused_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from perseid.records.json_form import value_to_json
 from perseid.records.record import Value
 from perseid.schema.imports import ImportRow, RowOperation, RowProblem
 
+from . import jsonl
 from .formats import Detected, Format, InvalidFile, ReadOptions, Row, RowReader, invalid_file
 from .jsonl import MAX_LINE, parse_record
 
@@ -98,6 +99,7 @@ class _Scanner:
         """The text of the next value."""
         self._peek()
         while True:
+            self._check_items()
             try:
                 _, end = self._scan(self._text, self._at)
             except (ValueError, RecursionError) as error:
@@ -112,6 +114,13 @@ class _Scanner:
                 return text.encode()
             except UnicodeEncodeError:  # not from UTF-8
                 raise self.invalid("invalid text") from None
+
+    def _check_items(self) -> None:
+        """Refuse a value that would take far more memory than its text."""
+        if len(self._text) - self._at <= jsonl.MAX_ITEMS:
+            return
+        if problem := jsonl.find_many_items(self._text[self._at :].encode("utf-8", "surrogatepass")):
+            raise invalid_file("too-many-values", problem, line=self.line)
 
     def _is_incomplete(self, error: Exception) -> bool:
         """Whether a text that could not be parsed may be valid when more of it is read."""

@@ -9,6 +9,7 @@ entry in the ledger, `time`, `action` and, where they are visible, `interface`, 
 A bare string as data is that text: nothing in a file is read from other files.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, Final
 
@@ -24,6 +25,11 @@ from .formats import Detected, Format, ReadOptions, Row, RowReader, check_state,
 
 MAX_LINE: Final = 32 * 1_048_576
 """Bytes of the longest line: a record of the maximum size, in which a byte takes at most ten of JSON."""
+
+MAX_ITEMS: Final = 1_000_000
+"""Members, items and containers of one record, each of which takes some 100 bytes of memory: records have thousands."""
+
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.?)*+(?:"|$)', re.DOTALL)  # also one whose end is not read yet
 
 DELETED: Final = "deleted"
 """The state of a version after which there is no record; only in an export with history."""
@@ -93,6 +99,8 @@ def _read(file: BinaryIO, options: ReadOptions) -> Iterator[Row]:
 
 def parse_record(text: bytes, line: int, options: ReadOptions | None = None, handle: str = "") -> Row:
     """Parse a record in JSON; with a `handle`, one of another server, which may be without it."""
+    if problem := find_many_items(text):
+        return _problem(line, "", text, "too-many-values", problem)
     try:
         record = (_LENIENT_DECODER if handle else _DECODER).decode(text)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -101,6 +109,18 @@ def parse_record(text: bytes, line: int, options: ReadOptions | None = None, han
     except (msgspec.DecodeError, UnicodeError):
         return _problem(line, "", text, "invalid-json", f"The line is invalid JSON{locate_json_error(text)}.")
     return _to_row(record, line, options or ReadOptions(), handle)
+
+
+def find_many_items(text: bytes) -> str:
+    """Say why a text, which may be incomplete, is not parsed: it would take far more memory. Empty if it is parsed."""
+    if len(text) <= MAX_ITEMS or _count_items(text) <= MAX_ITEMS or _count_items(_STRING.sub(b"", text)) <= MAX_ITEMS:
+        return ""
+    return f"The record has more than {MAX_ITEMS:,} items."
+
+
+def _count_items(text: bytes) -> int:
+    """Count what separates or starts items, also in strings."""
+    return sum([text.count(character) for character in (b",", b"[", b"{")])
 
 
 def make_row(handle: str, values: Iterable[Value], line: int = 0, state: str = "") -> ImportRow:
