@@ -1,9 +1,9 @@
 """Profiler for every thread of every process of a server; Python imports it automatically if it is on the path.
 
 `python -m bench.serving --profile FOLDER` adds it. Each thread gets its own profile, and a file is written for each
-when the process ends. It uses wall-clock time, because reading CPU time would take longer than most functions; ignore
-functions that wait (`acquire`, `poll`, `get`, the loop's `run`). Profiling makes calls expensive: the figures show
-where time goes, not how much.
+when the process ends, also with `os._exit`, as forked processes do. It uses wall-clock time, because reading CPU time
+would take longer than most functions; ignore functions that wait (`acquire`, `poll`, `get`, the loop's `run`).
+Profiling makes calls expensive: the figures show where time goes, not how much.
 """
 
 import atexit
@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 VARIABLE = "PERSEID_BENCH_PROFILE"
 
@@ -36,8 +37,15 @@ def _profile_everything(folder: Path) -> None:
             plain = "".join(letter if letter.isalnum() else "-" for letter in name)
             profile.dump_stats(folder / f"{_process()}-{number:02d}-{plain}.prof")
 
+    leave = os._exit
+
+    def write_and_leave(status: int) -> NoReturn:
+        write()
+        leave(status)
+
     threading.Thread.run = profiled  # type: ignore[method-assign, assignment]
     atexit.register(write)
+    os._exit = write_and_leave
     main = cProfile.Profile()
     profiles.append(("main", main))
     main.enable()
