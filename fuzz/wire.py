@@ -209,7 +209,7 @@ class _Endpoint:
         if isinstance(received, ChallengeProof):
             received.check_key(SERVER_KEY.public)
             good = received.check_secret(SECRET)
-            received = self.server.accept(received, 1, NOW) if good else received.request
+            received = self.server.accept(received, received.identity, NOW) if good else received.request
         if isinstance(received, Request) and isinstance(received.body, SessionSetup):
             received = self._start_session(received)
         if isinstance(received, Request):

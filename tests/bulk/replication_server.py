@@ -137,7 +137,7 @@ class ReplicationServer:
 
     def _check(self, proof: ChallengeProof) -> Request | Reply:
         if proof.check_key(RSA_KEY.public):
-            return self._server.accept(proof, 300, time.time())
+            return self._server.accept(proof, proof.identity, time.time())
         failure = Failure.of("wrong key")
         return self._server.respond(proof.request, ResponseCode.AUTHENTICATION_FAILED, failure, time.time())
 

@@ -99,7 +99,7 @@ class Host:
         valid = proof.check_secret(key) if isinstance(key, bytes) else key is not None and proof.check_key(key)
         if not valid:
             return self.server.respond(proof.request, ResponseCode.AUTHENTICATION_FAILED, Failure(), now)
-        return self.server.accept(proof, proof.identity.index, now)
+        return self.server.accept(proof, replace(proof.identity, key_index=proof.identity.index), now)
 
     def execute(self, request: Request, now: float) -> Reply:
         if isinstance(request.body, SessionSetup):

@@ -152,7 +152,7 @@ class Replay:
                 assert not proof.check_secret(SECRET + b"x")
             case other:
                 pytest.fail(f"nobody is {other}")
-        return self.server.accept(proof, proof.identity.index, recorded.now)
+        return self.server.accept(proof, proof.identity, recorded.now)
 
     def execute(self, request: Request, vector: Vector, recorded: Recorded) -> Reply:
         """Return the response of the recorded application."""

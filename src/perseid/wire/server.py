@@ -396,15 +396,15 @@ class Server:
             return self.respond(request, error.code, Failure.of(error.message), now)
         return session.proved
 
-    def accept(self, proof: ChallengeProof, key_index: int, now: float) -> Request | Reply:
-        """Accept a proof that was checked with the key at `key_index`: the request with its identity, or a failure.
+    def accept(self, proof: ChallengeProof, identity: Identity, now: float) -> Request | Reply:
+        """Accept a proof that was checked: the request with its identity, or a failure.
 
-        A challenge is used once: an answer that arrives twice is accepted once.
+        `identity` is the claimed one, with the index of the key. A challenge is used once: an answer that arrives twice
+        is accepted once.
         """
         request, pending = proof.request, proof.pending
         if pending.used_by is not None:
             return self._repeat_response(request, proof.answer, pending, now)
-        identity = replace(proof.identity, key_index=key_index)
         session = request.session
         if session is not None:
             try:
@@ -416,7 +416,15 @@ class Server:
                 self.sessions.confirm(session)
         if not self.challenges.take(pending, (request.response_request_id, proof.answer)):
             return self._repeat_response(request, proof.answer, pending, now)
-        return replace(request, identity=identity)
+        return Request(
+            request.message,
+            request.body,
+            session,
+            request.response_request_id,
+            identity,
+            pending,
+            request.private_transport,
+        )
 
     def _challenge(self, request: Request, now: float, *, udp: bool) -> Reply:
         message, session = request.message, request.session
@@ -453,11 +461,20 @@ class Server:
             return self._repeat_response(answer, answer.body.answer, pending, now)
         # A wrong answer does not change the challenge: anyone who guesses its id can send one.
         # The two flags that a reply echoes are those of this message.
-        delivered = answer.message.envelope
-        envelope = replace(pending.request.envelope, truncated=delivered.truncated, compressed=delivered.compressed)
-        message = replace(pending.request, envelope=envelope)
+        message, delivered = pending.request, answer.message.envelope
+        sent = message.envelope
+        if (sent.truncated, sent.compressed) != (delivered.truncated, delivered.compressed):
+            envelope = replace(sent, truncated=delivered.truncated, compressed=delivered.compressed)
+            message = replace(message, envelope=envelope)
         body = REQUEST_DECODERS[message.header.opcode](message.body_reader(), message.version, int(now))
-        request = replace(answer, message=message, body=body, challenge=pending)
+        request = Request(
+            message,
+            body,
+            answer.session,
+            answer.response_request_id,
+            challenge=pending,
+            private_transport=answer.private_transport,
+        )
         received_answer = answer.body
         identity = Identity(received_answer.handle, received_answer.index)
         return ChallengeProof(

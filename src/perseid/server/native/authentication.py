@@ -12,7 +12,7 @@ the session ends when the key that proved it changes.
 import hashlib
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, Generic, Self, TypeVar
 
 from perseid.names.handle import Handle, fold
@@ -30,7 +30,6 @@ from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot
 from perseid.wire.challenges import ChallengeLimits
 from perseid.wire.codes import ResponseCode
-from perseid.wire.server import ChallengeProof as ChallengeResponse
 from perseid.wire.sessions import MAX_SESSIONS, MAX_UNAUTHENTICATED, Identity
 
 HolderT = TypeVar("HolderT", bound=Hashable)
@@ -178,13 +177,6 @@ DUMMY_PUBLIC_KEY: Final = RsaPublicKey(65_537, (1 << 2_048) - 1)
 is ignored."""
 
 
-def find_proving_key(response: ChallengeResponse, kind: Proof, keys: Sequence[Value]) -> Value | None:
-    """Return the key that a challenge response was made with, or None. Slow, also without keys."""
-    if kind is Proof.SECRET_KEY:
-        return find_proving_secret(keys, response.check_secret, response.identity.index)
-    return find_proving_public_key(keys, response.check_key)
-
-
 def find_proving_secret(keys: Sequence[Value], check: Callable[[bytes], bool], index: int) -> Value | None:
     """Return the first secret that passes the check, or None. An empty one proves nothing.
 
@@ -206,22 +198,28 @@ def count_secrets(index: int) -> int:
 
 def find_proving_public_key(keys: Sequence[Value], check: Callable[[PublicKey], bool]) -> Value | None:
     """Return the first public key that passes the check, or None. An invalid one proves nothing."""
+    return choose_proving_key(parse_public_keys(keys), check)
+
+
+def parse_public_keys(keys: Sequence[Value]) -> list[tuple[Value, PublicKey]]:
+    """Parse public keys; invalid ones are left out."""
     valid: list[tuple[Value, PublicKey]] = []
     for value in keys:
         with suppress(InvalidData):
             valid.append((value, PublicKey.from_bytes(value.data)))
-    if not valid:
+    return valid
+
+
+def choose_proving_key(keys: Sequence[tuple[Value, PublicKey]], check: Callable[[PublicKey], bool]) -> Value | None:
+    """Return the first of the parsed keys that passes the check, or None. Slow, also without keys."""
+    if not keys:
         check(DUMMY_PUBLIC_KEY)
-    return next((value for value, key in valid if check(key)), None)
+    return next((value for value, key in keys if check(key)), None)
 
 
-def are_rsa_keys(keys: Sequence[Value]) -> bool:
-    """Whether all valid keys are RSA keys, with which a signature is checked in some 30 µs each."""
-    for value in keys:
-        with suppress(InvalidData):
-            if not isinstance(PublicKey.from_bytes(value.data), RsaPublicKey):
-                return False
-    return True
+def are_rsa_keys(keys: Sequence[tuple[Value, PublicKey]]) -> bool:
+    """Whether all parsed keys are RSA keys, with which a signature is checked in some 30 µs each."""
+    return all(isinstance(key, RsaPublicKey) for _, key in keys)
 
 
 def authentication_failed(identity: KeyIdentity) -> Refused:
@@ -267,8 +265,3 @@ class Guard:
                 ResponseCode.SESSION_TIMEOUT, f"the session has ended because its key {identity} was changed"
             )
         raise KeyChanged(ResponseCode.AUTHENTICATION_FAILED, f"the key {identity} was changed")
-
-
-def with_identity(response: ChallengeResponse, proved: ProvenIdentity) -> ChallengeResponse:
-    """Return the challenge response with its authenticated identity, for `Server.accept`."""
-    return replace(response, identity=proved)

@@ -46,12 +46,12 @@ from .authentication import (
     are_rsa_keys,
     authentication_failed,
     caller_identity,
-    find_proving_key,
+    choose_proving_key,
     find_proving_secret,
     is_unknown_prefix_handle,
     key_identity,
+    parse_public_keys,
     prove_identity,
-    with_identity,
 )
 from .decisions import (
     Busy,
@@ -395,7 +395,7 @@ class NativeServer:
         if proved is None:
             refused = await self._read(call, partial(find_claim_refusal, *claim))
             raise refused or authentication_failed(identity)
-        accepted = self.server.accept(with_identity(proof, proved), proved.key_index or 0, call.now)
+        accepted = self.server.accept(proof, proved, call.now)
         if isinstance(accepted, Reply):
             return await self._send(call, accepted)
         call.request = accepted
@@ -441,10 +441,12 @@ class NativeServer:
         secret_of: bytes | None = None,
     ) -> Value | None:
         """Return the key that proves an identity; `secret_of` makes it an attempt at a secret."""
-        kind = identity.proof
-        is_short = kind is Proof.PUBLIC_KEY and are_rsa_keys(keys)
-        verify = partial(find_proving_key, proof, kind, keys)
-        return await self._work(call, WorkKind.VERIFY, verify, secret_of, is_short=is_short)
+        if identity.proof is Proof.SECRET_KEY:
+            verify = partial(find_proving_secret, keys, proof.check_secret, proof.identity.index)
+            return await self._work(call, WorkKind.VERIFY, verify, secret_of)
+        parsed = parse_public_keys(keys)
+        verify = partial(choose_proving_key, parsed, proof.check_key)
+        return await self._work(call, WorkKind.VERIFY, verify, secret_of, is_short=are_rsa_keys(parsed))
 
     async def _is_unknown_prefix(self, call: Call, identity: KeyIdentity) -> bool:
         """Whether an identity is a prefix handle that is not stored here: the root may have it."""
