@@ -219,7 +219,9 @@ class Budgets:
         """
         buckets = Buckets.private() if buckets is None else buckets
         numbers = count()  # the same budgets in the same order in every process
-        self._exempt = NetworkSet(config.limits.exempt_networks)
+        exempt = NetworkSet(config.limits.exempt_networks)
+        self.source_for = lru_cache(MAX_SOURCES)(lambda host: EXEMPT if host in exempt else get_source(host))
+        """Return the source whose budget an address uses. Each request needs it several times."""
         shares = {
             WorkKind.READ: config.limits.read_share,
             WorkKind.WRITE: config.limits.write_share,
@@ -250,10 +252,6 @@ class Budgets:
         self.turn_seconds = 60 / config.limits.failed_proofs
         """Seconds from one attempt at a secret to the next, once the budget is used up."""
         self._known = known
-
-    def source_for(self, host: str) -> Source:
-        """Return the source whose budget an address uses."""
-        return EXEMPT if host in self._exempt else get_source(host)
 
     def take(
         self,

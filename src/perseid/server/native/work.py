@@ -6,7 +6,7 @@ The process decides where work is done, how much of each kind at a time and for 
 import re
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Any, TypeAlias
 
 from perseid.records.site import Transport
@@ -16,7 +16,7 @@ from perseid.wire.framing import Frame
 from perseid.wire.server import Reply
 
 
-class WorkKind(Enum):
+class WorkKind(StrEnum):
     """Kinds of work; each has its own price."""
 
     READ = "read"
