@@ -149,8 +149,8 @@ class ScopeSet:
         """What is missing for a requirement, for people; empty if nothing is."""
         if not required_scope.scopes:
             return "tokens cannot do this"
-        if missing := [scope.value for scope in Scope if scope in required_scope.scopes - self.scopes]:
-            return f"its scopes do not include {', '.join(missing)}"
+        if missing := required_scope.scopes - self.scopes:
+            return f"its scopes do not include {', '.join([scope.value for scope in Scope if scope in missing])}"
         if not self.includes_namespace(required_scope.prefix):
             return f"it is limited to {', '.join(self.namespaces or ())}"
         return ""

@@ -16,7 +16,7 @@ plain errors.
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, cast
@@ -337,7 +337,8 @@ class RequestContext:
     def settle_proof(self, *, succeeded: bool | None) -> None:
         """Record the outcome of an expected proof, once; None if nothing was decided."""
         while self._expected:
-            self.record_proof(replace(self._expected.pop(), succeeded=succeeded))
+            expected = self._expected.pop()
+            self.record_proof(ProofResult(succeeded, expected.secret_of, expected.own))
 
     async def read_public(self, read: Callable[[Snapshot], T], *, past: bool = False) -> T:
         """Read what everybody can see from the answers view, or if that cannot tell, in a thread from the ledger.

@@ -97,7 +97,7 @@ class _Order:
 
     def retry(self, since: int | None) -> "_Order":
         """Repeat the request after a wait; `since` is the time of `RetryLater`, or None at first."""
-        return replace(self, since=since)
+        return self if since is None else replace(self, since=since)
 
     def decide(self, context: Context) -> Plan[MintResult]:
         prefix = self.where.partition("/")[0]
@@ -108,8 +108,10 @@ class _Order:
         if isinstance(order, Mint):
             metadata = None if self.metadata is None else assign_indexes(self.metadata, ttl=ttl)
             each = tuple([assign_indexes((*self.common, *row), ttl=ttl) for row in self.each])
-            order = replace(order, each=each, metadata=metadata, published=self.published)
-        return context.decide(replace(order, since=self.since))
+            order = replace(order, each=each, metadata=metadata, published=self.published, since=self.since)
+        else:
+            order = replace(order, since=self.since)
+        return context.decide(order)
 
 
 async def _mint(
