@@ -350,9 +350,11 @@ def test_check_says_how_public_resolution_runs(here: Site, monkeypatch: pytest.M
     networks = ",".join(f"10.0.{number}.0/24" for number in range(256))
     assert "runs compiled (LMDB 0.9." in resolution(PERSEID_LIMITS_EXEMPT_NETWORKS=networks)
     many = resolution(PERSEID_LIMITS_EXEMPT_NETWORKS=f"{networks},192.0.2.1")
-    assert many.startswith("note compiled public resolution over UDP runs in Python (limits.exempt_networks has 257 ")
+    assert many.startswith(
+        "note compiled public resolution over UDP and TCP runs in Python (limits.exempt_networks has 257 "
+    )
     assert "combine networks in limits.exempt_networks; to do without it, set native.compiled to false" in many
-    off = "ok compiled public resolution over UDP runs in Python (native.compiled is false)"
+    off = "ok compiled public resolution over UDP and TCP runs in Python (native.compiled is false)"
     assert resolution(PERSEID_NATIVE_COMPILED="false") == off
     library = "liblmdb.so.0: cannot open shared object file: No such file or directory"
     fixes = {ABSENT: "make wheel COMPILED=1", library: "install the Debian package liblmdb0"}
@@ -360,13 +362,13 @@ def test_check_says_how_public_resolution_runs(here: Site, monkeypatch: pytest.M
         for module in ("perseid.compiled", "perseid.cli.check"):
             monkeypatch.setattr(f"{module}.PROBLEM", problem)
         missing = resolution()
-        expected = f"note compiled public resolution over UDP runs in Python (compiled module: {problem})"
+        expected = f"note compiled public resolution over UDP and TCP runs in Python (compiled module: {problem})"
         assert missing.startswith(expected)
         assert fix in missing
     assert resolution(PERSEID_NATIVE_COMPILED="false") == off
     monkeypatch.undo()
     monkeypatch.setattr("perseid.cli.check.has_several_servers", lambda _: True)
-    expected = "ok compiled public resolution over UDP runs in Python (the site has several servers)"
+    expected = "ok compiled public resolution over UDP and TCP runs in Python (the site has several servers)"
     assert resolution() == expected
 
 

@@ -289,10 +289,10 @@ def port_findings(config: Config) -> Iterator[Finding]:
 
 
 def resolution_finding(config: Config, several_servers: bool) -> Finding:
-    """Return whether the compiled module serves public resolution over UDP."""
+    """Return whether the compiled module serves public resolution over UDP and TCP."""
     enabled, networks = config.native.compiled, len(config.limits.exempt_networks)
     how = describe(enabled=enabled, exempt_networks=networks, several_servers=several_servers)
-    message = f"public resolution over UDP runs {how}"
+    message = f"public resolution over UDP and TCP runs {how}"
     if not enabled or (several_servers and not PROBLEM):
         return Finding("compiled", Level.OK, message)
     if PROBLEM == ABSENT:

@@ -25,7 +25,7 @@ from ._output import AsJson
 
 LISTENING: Final = "Serving the native protocol at {host} port {port}, over UDP and TCP"
 METRICS: Final = "; metrics at {metrics}"
-RESOLUTION: Final = "Public resolution over UDP runs {how}."
+RESOLUTION: Final = "Public resolution over UDP and TCP runs {how}."
 HTTP: Final = "Serving HTTP at {http}"
 STOP: Final = "Stop with Ctrl-C."
 

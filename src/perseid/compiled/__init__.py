@@ -1,4 +1,4 @@
-"""The compiled module: public resolution over UDP, and the environment of the answers view, in C.
+"""The compiled module: public resolution over UDP and TCP, and the environment of the answers view, in C.
 
 It is optional. `pip install` compiles it where there are a C compiler and LMDB's header file; without it the same work
 is done in Python, which is also its specification. The C files read nothing but requests and the answers view, and
@@ -6,7 +6,8 @@ either may contain any bytes.
 
     resolution.c  one request and a view: one response, or none, which leaves the request to Python; digests.c
     view.c        a generation of the answers view, in the LMDB of the system
-    udp.c         a thread that answers the requests of one socket; traffic.c and tally.c are what it counts
+    loop.c        a thread that answers the requests of a worker; traffic.c and tally.c are what it counts
+    udp.c, tcp.c  its datagrams and its connections
     _native.pyx   what Python needs of them
 """
 
@@ -37,7 +38,7 @@ __all__ = ["ABSENT", "PROBLEM", "native"]
 
 
 def describe(*, enabled: bool, exempt_networks: int, several_servers: bool) -> str:
-    """Say how public resolution over UDP runs, and why if not compiled."""
+    """Say how public resolution over UDP and TCP runs, and why if not compiled."""
     if not enabled:
         return "in Python (native.compiled is false)"
     if PROBLEM:

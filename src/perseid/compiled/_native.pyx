@@ -132,55 +132,92 @@ cdef extern from "arpa/inet.h" nogil:
     const char *inet_ntop(int family, const void *address, char *text, unsigned int size)
 
 
-cdef extern from "udp.h" nogil:
+cdef extern from "loop.h" nogil:
     enum: COUNTED_CODES
     ctypedef union address_t:
         sockaddr any
         sockaddr_in ipv4
         sockaddr_in6 ipv6
+    ctypedef struct log_entry_t:
+        address_t sender
+        bint is_tcp
+        uint32_t code
+        uint32_t microseconds
+        size_t name_size
+        uint8_t name[512]
+    ctypedef struct transport_settings_t:
+        bint resolves
+        bint logs
+    ctypedef struct connection_settings_t:
+        void *counters
+        size_t rows
+        size_t own_row
+        uint64_t secret
+        uint64_t size
+        uint32_t most
+        uint32_t most_of_network
+        double idle_seconds
+    ctypedef struct loop_settings_t:
+        resolution_settings_t resolution
+        traffic_limit_t traffic
+        uint8_t refusal_text[64]
+        size_t refusal_text_size
+        transport_settings_t udp
+        transport_settings_t tcp
+        connection_settings_t connections
+    ctypedef struct loop_counts_t:
+        uint64_t udp[512]
+        uint64_t tcp[512]
+        uint64_t bytes_sent
+        uint64_t rate_limited
+        uint64_t unsent
+        uint64_t overflows
+        uint64_t idle
+        uint64_t exhausted
+    ctypedef struct loop_t
+    loop_t *loop_create(int udp, const int *listeners, size_t listener_count)
+    void loop_destroy(loop_t *loop)
+    void loop_configure(loop_t *loop, const loop_settings_t *settings)
+    void loop_read_settings(loop_t *loop, loop_settings_t *settings)
+    void loop_use_view(loop_t *loop, view_t *view)
+    int loop_start(loop_t *loop)
+    void loop_stop(loop_t *loop)
+    double loop_last_beat(const loop_t *loop)
+    int loop_event(const loop_t *loop)
+    size_t loop_take_log(loop_t *loop, log_entry_t *entries, size_t limit)
+    void loop_read_counts(loop_t *loop, loop_counts_t *counts)
+    tally_t *loop_take_tally(loop_t *loop)
+
+
+cdef extern from "udp.h" nogil:
     ctypedef struct datagram_t:
         address_t sender
         uint8_t info[20]
         size_t info_size
         size_t size
         uint8_t data[513]
-    ctypedef struct log_entry_t:
-        address_t sender
-        uint32_t code
-        uint32_t microseconds
-        size_t name_size
-        uint8_t name[512]
-    ctypedef struct udp_settings_t:
-        resolution_settings_t resolution
-        bint resolves
-        bint logs
-        traffic_limit_t traffic
-        uint8_t refusal_text[64]
-        size_t refusal_text_size
-    ctypedef struct udp_counts_t:
-        uint64_t responses[512]
-        uint64_t bytes_sent
-        uint64_t rate_limited
-        uint64_t unsent
-        uint64_t overflows
-    ctypedef struct udp_loop_t
-    udp_loop_t *udp_create(int socket)
-    void udp_destroy(udp_loop_t *loop)
-    void udp_configure(udp_loop_t *loop, const udp_settings_t *settings)
-    void udp_use_view(udp_loop_t *loop, view_t *view)
-    int udp_start(udp_loop_t *loop)
-    void udp_stop(udp_loop_t *loop)
-    double udp_last_beat(const udp_loop_t *loop)
-    int udp_event(const udp_loop_t *loop)
-    size_t udp_take_datagrams(udp_loop_t *loop, datagram_t *datagrams, size_t limit)
-    size_t udp_take_log(udp_loop_t *loop, log_entry_t *entries, size_t limit)
-    void udp_read_counts(udp_loop_t *loop, udp_counts_t *counts)
-    tally_t *udp_take_tally(udp_loop_t *loop)
+    size_t udp_take_datagrams(loop_t *loop, datagram_t *datagrams, size_t limit)
+
+
+cdef extern from "tcp.h" nogil:
+    ctypedef enum reason_t:
+        UNADMITTED
+        UNANSWERED
+        ANSWERED
+        ANSWERED_KEPT
+    ctypedef struct connection_t:
+        int descriptor
+        address_t peer
+        reason_t reason
+        size_t size
+        uint8_t data[7892]
+    bint tcp_take_connection(loop_t *loop, connection_t *connection)
 
 
 cdef enum:
     SPARE_TRANSACTIONS = 4  # read transactions kept for reuse
-    MAX_TAKEN = 64          # datagrams or lines of the log that the event loop takes at a time
+    MAX_TAKEN = 64          # datagrams, connections or lines of the log that the event loop takes at a time
+    MAX_LISTENERS = 64
 
 
 MAX_NETWORKS = MAX_EXEMPT
@@ -418,7 +455,7 @@ def refuse(bytes datagram not None, bytes text not None, uint32_t now):
     return (<const char *>out)[:size] if size else None
 
 
-# UDP
+# The thread
 
 
 cdef tuple to_address(const address_t *address):
@@ -437,28 +474,41 @@ cdef tuple to_address(const address_t *address):
 
 
 @cython.no_gc_clear  # the thread uses the shared memory until it ends
-cdef class UdpLoop:
-    """A thread that answers public resolution on a UDP socket, which stays the caller's."""
+cdef class Loop:
+    """A thread that answers public resolution on a UDP socket (-1: on none) and on listening TCP sockets.
 
-    cdef udp_loop_t *loop
+    These stay the caller's. The listening ones must not block.
+    """
+
+    cdef loop_t *loop
     cdef view_t *view  # that the loop uses, for comparison only
     cdef Py_buffer slots  # keeps the shared memory of the limits mapped
+    cdef Py_buffer counters  # the same of connections
 
-    def __cinit__(self, int socket):
-        self.loop = udp_create(socket)
+    def __cinit__(self, int udp, listeners=()):
+        cdef int descriptors[MAX_LISTENERS]
+        cdef size_t count = 0
+        if len(listeners) > MAX_LISTENERS:
+            raise ValueError(f"more than {MAX_LISTENERS} listening sockets")
+        for listener in listeners:
+            descriptors[count] = listener
+            count += 1
+        self.loop = loop_create(udp, descriptors, count)
         if self.loop == NULL:
-            raise OSError("cannot create the loop of a UDP socket")
+            raise OSError("cannot create the loop")
 
     def __dealloc__(self):
         if self.loop != NULL:
             with nogil:
-                udp_destroy(self.loop)
+                loop_destroy(self.loop)
         if self.slots.buf != NULL:
             PyBuffer_Release(&self.slots)
+        if self.counters.buf != NULL:
+            PyBuffer_Release(&self.counters)
 
     def configure(self, resolution, traffic, bytes refusal_text not None, *, bint resolves, bint logs):
-        """Replace the settings. The site has one server."""
-        cdef udp_settings_t *settings
+        """Replace the settings of resolution, which has one server, and of UDP."""
+        cdef loop_settings_t *settings
         cdef Py_buffer slots, before = self.slots
         cdef bytes prefix
         if len(traffic.exempt) > MAX_EXEMPT:
@@ -467,14 +517,17 @@ cdef class UdpLoop:
         if slots.len < 2 * <Py_ssize_t>sizeof(double):
             PyBuffer_Release(&slots)
             raise ValueError("no buckets")
-        settings = <udp_settings_t *>calloc(1, sizeof(udp_settings_t))
+        settings = <loop_settings_t *>calloc(1, sizeof(loop_settings_t))
         if settings == NULL:
             PyBuffer_Release(&slots)
             raise MemoryError
+        with nogil:
+            loop_read_settings(self.loop, settings)
         try:
             read_settings(resolution, &settings.resolution)
-            settings.resolves = resolves
-            settings.logs = logs
+            settings.udp.resolves = resolves
+            settings.udp.logs = logs
+            settings.traffic.exempt_count = 0
             settings.traffic.slots = <double *>slots.buf
             settings.traffic.secret = traffic.secret
             settings.traffic.size = slots.len // sizeof(double) - 1
@@ -493,9 +546,46 @@ cdef class UdpLoop:
             free(settings)
             raise
         with nogil:
-            udp_configure(self.loop, settings)
+            loop_configure(self.loop, settings)
         free(settings)
         self.slots = slots
+        if before.buf != NULL:
+            PyBuffer_Release(&before)
+
+    def configure_tcp(self, limits, *, bint resolves, bint logs):
+        """Replace the settings of TCP. The counters of connections are the same as in the last call."""
+        cdef loop_settings_t *settings
+        cdef Py_buffer counters, before = self.counters
+        PyObject_GetBuffer(limits.counters, &counters, PyBUF_WRITABLE)
+        settings = <loop_settings_t *>calloc(1, sizeof(loop_settings_t))
+        if settings == NULL:
+            PyBuffer_Release(&counters)
+            raise MemoryError
+        try:
+            with nogil:
+                loop_read_settings(self.loop, settings)
+            settings.tcp.resolves = resolves
+            settings.tcp.logs = logs
+            settings.connections.counters = counters.buf
+            settings.connections.rows = limits.rows
+            settings.connections.own_row = limits.own_row
+            settings.connections.secret = limits.secret
+            settings.connections.most = limits.most
+            settings.connections.most_of_network = limits.most_of_network
+            settings.connections.idle_seconds = limits.idle_seconds
+            if settings.connections.own_row >= settings.connections.rows:
+                raise ValueError("no such row")
+            settings.connections.size = counters.len // sizeof(uint32_t) // settings.connections.rows - 1
+            if not 0 < settings.connections.size < 1 << 32:
+                raise ValueError("no counters")
+        except BaseException:
+            PyBuffer_Release(&counters)
+            free(settings)
+            raise
+        with nogil:
+            loop_configure(self.loop, settings)
+        free(settings)
+        self.counters = counters
         if before.buf != NULL:
             PyBuffer_Release(&before)
 
@@ -504,27 +594,27 @@ cdef class UdpLoop:
         cdef view_t *view = NULL if env is None else env.view
         if view != self.view:
             with nogil:
-                udp_use_view(self.loop, view)
+                loop_use_view(self.loop, view)
             self.view = view
 
     def start(self):
-        cdef int error = udp_start(self.loop)
+        cdef int error = loop_start(self.loop)
         if error:
-            raise OSError(error, "cannot start the loop of a UDP socket")
+            raise OSError(error, "cannot start the loop")
 
     def stop(self):
-        """Wait until what it has read is answered or can be taken."""
+        """Wait until what it has read is answered or can be taken; end the connections that it keeps."""
         with nogil:
-            udp_stop(self.loop)
+            loop_stop(self.loop)
 
     @property
     def last_beat(self):
         """Monotonic time at which the thread was last seen running."""
-        return udp_last_beat(self.loop)
+        return loop_last_beat(self.loop)
 
     def fileno(self):
         """A descriptor that is readable when there is something to take; read its eight bytes first."""
-        return udp_event(self.loop)
+        return loop_event(self.loop)
 
     def take_datagrams(self):
         """Take some datagrams that were not answered: content, sender, ancillary data with the local address."""
@@ -546,17 +636,56 @@ cdef class UdpLoop:
         finally:
             free(taken)
 
+    def take_connections(self):
+        """Take some connections that the event loop must serve, with the rest of what was received or is to be sent.
+
+        Each has its descriptor, which becomes the caller's, its family, the address, whether it was admitted and
+        counted until now, the bytes received, the bytes that remain of a response (None: there is no response), and
+        whether the client keeps it after that.
+        """
+        cdef connection_t *taken = <connection_t *>malloc(sizeof(connection_t))
+        cdef bint is_taken
+        if taken == NULL:
+            raise MemoryError
+        result = []
+        try:
+            for _ in range(MAX_TAKEN):
+                with nogil:
+                    is_taken = tcp_take_connection(self.loop, taken)
+                if not is_taken:
+                    break
+                data = (<const char *>taken.data)[:taken.size]
+                is_answered = taken.reason == ANSWERED or taken.reason == ANSWERED_KEPT
+                result.append(
+                    (
+                        taken.descriptor,
+                        taken.peer.any.sa_family,
+                        to_address(&taken.peer)[0],
+                        taken.reason != UNADMITTED,
+                        b"" if is_answered else data,
+                        data if is_answered else None,
+                        taken.reason == ANSWERED_KEPT,
+                    )
+                )
+            return result
+        finally:
+            free(taken)
+
     def take_log(self):
-        """Take some answered requests, if the settings say so: sender, response code, name, microseconds."""
+        """Take some answered requests, if the settings say so.
+
+        Each has its transport, sender, response code, name and microseconds.
+        """
         cdef log_entry_t *taken = <log_entry_t *>malloc(MAX_TAKEN * sizeof(log_entry_t))
         cdef size_t count, i
         if taken == NULL:
             raise MemoryError
         try:
             with nogil:
-                count = udp_take_log(self.loop, taken, MAX_TAKEN)
+                count = loop_take_log(self.loop, taken, MAX_TAKEN)
             return [
                 (
+                    "tcp" if taken[i].is_tcp else "udp",
                     to_address(&taken[i].sender)[0],
                     taken[i].code,
                     (<const char *>taken[i].name)[:taken[i].name_size],
@@ -568,18 +697,30 @@ cdef class UdpLoop:
             free(taken)
 
     def counts(self):
-        """Return responses by code, bytes sent, requests over the rate limit, unsent responses, lost datagrams."""
-        cdef udp_counts_t *counts = <udp_counts_t *>malloc(sizeof(udp_counts_t))
-        cdef int code
-        if counts == NULL:
-            raise MemoryError
+        """Return responses over UDP by code, bytes sent, requests over the rate limit, unsent responses, lost datagrams."""
+        cdef loop_counts_t *counts = self.read_counts()
         try:
-            with nogil:
-                udp_read_counts(self.loop, counts)
-            responses = {code: counts.responses[code] for code in range(COUNTED_CODES) if counts.responses[code]}
+            responses = {code: counts.udp[code] for code in range(COUNTED_CODES) if counts.udp[code]}
             return responses, counts.bytes_sent, counts.rate_limited, counts.unsent, counts.overflows
         finally:
             free(counts)
+
+    def tcp_counts(self):
+        """Return responses over TCP by code, connections that were idle for too long, and how often no descriptor was left."""
+        cdef loop_counts_t *counts = self.read_counts()
+        try:
+            responses = {code: counts.tcp[code] for code in range(COUNTED_CODES) if counts.tcp[code]}
+            return responses, counts.idle, counts.exhausted
+        finally:
+            free(counts)
+
+    cdef loop_counts_t *read_counts(self) except NULL:
+        cdef loop_counts_t *counts = <loop_counts_t *>malloc(sizeof(loop_counts_t))
+        if counts == NULL:
+            raise MemoryError
+        with nogil:
+            loop_read_counts(self.loop, counts)
+        return counts
 
     def take_tally(self):
         """Take the counts since the last call: found and not found by prefix, and not found by name as requested."""
@@ -587,7 +728,7 @@ cdef class UdpLoop:
         cdef tally_slot_t *slot
         cdef int i
         with nogil:
-            taken = udp_take_tally(self.loop)
+            taken = loop_take_tally(self.loop)
         found, unknown, missing = {}, {}, {}
         by_kind = {TALLY_FOUND: found, TALLY_UNKNOWN: unknown, TALLY_MISSING: missing}
         for kind in (TALLY_FOUND, TALLY_UNKNOWN):

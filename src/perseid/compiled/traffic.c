@@ -35,7 +35,7 @@ static bool is_in_network(const ip_t *ip, const network_t *network)
            (!rest || (ip->bytes[whole] ^ network->address.bytes[whole]) >> (8 - rest) == 0);
 }
 
-static bool is_exempt(const traffic_limit_t *limit, const ip_t *ip)
+bool is_exempt(const traffic_limit_t *limit, const ip_t *ip)
 {
     for (size_t i = 0; i < limit->exempt_count; i++)
         if (is_in_network(ip, &limit->exempt[i]))

@@ -31,6 +31,9 @@ typedef struct {
 
 bool read_ip(const struct sockaddr *address, ip_t *ip);
 
+/* Whether an address is in one of the exempt networks. */
+bool is_exempt(const traffic_limit_t *limit, const ip_t *ip);
+
 /* Charge an address at a monotonic time; return whether it was within the limits. A refusal costs nothing. */
 bool traffic_allows(const traffic_limit_t *limit, const ip_t *ip, double cost, double now);
 

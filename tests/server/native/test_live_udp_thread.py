@@ -44,7 +44,7 @@ def threads(server: Serving) -> list[int]:
         with suppress(OSError):
             process = comm.parents[2]
             parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == server.pid and comm.read_text() == "perseid-udp\n":
+            if parent == server.pid and comm.read_text() == "perseid-resolve\n":
                 found.append(int(comm.parent.name))
     return sorted(found)
 

@@ -23,6 +23,7 @@ from perseid.ledger.views.answers_reader import AnswersReader, StateFile, boot_i
 from perseid.records.site import Transport
 from perseid.server.limits.udp import RateLimit, TrafficLimit, short_response
 from perseid.server.native.resolution import PublicResolver, ResolutionSettings
+from perseid.server.native.resolution_thread import ResolutionThread
 from perseid.server.native.udp import UdpLimits, UdpServer
 from perseid.server.observe.metrics import WorkerCounters
 from perseid.server.processes.datagrams import is_wildcard, set_packet_info
@@ -154,7 +155,8 @@ class Worker:
         self.service = Service(self.reader, SETTINGS[0])
         self.server = UdpServer(self.service, self.limits(0, 0, 0, ()))  # type: ignore[arg-type]
         if has_thread:
-            self.server.add_thread(self.udp, self.reader)
+            thread = ResolutionThread(self.udp, (), self.reader, self.service.counts)
+            self.server.add_thread(thread, self.udp)
 
     def limits(self, per_second: float, burst: float, total: float, exempt: tuple[str, ...]) -> UdpLimits:
         traffic = TrafficLimit(self.memory, per_second, burst, (*exempt, MARK_HOST), total)

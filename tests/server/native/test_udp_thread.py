@@ -29,7 +29,7 @@ from perseid.ledger.views.answers_reader import AnswersReader, StateFile
 from perseid.records.record import Value
 from perseid.server.limits.udp import TOO_MUCH_TEXT, TrafficLimit, find_bucket, short_response
 from perseid.server.native.resolution import PublicResolver, ResolutionSettings, packets
-from perseid.server.native.udp_thread import UdpThread
+from perseid.server.native.resolution_thread import ResolutionThread
 from perseid.server.observe.metrics import WorkerCounters
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
 from tests.ledger.answer_ledgers import MemoryLedger, process, report_reads, url
@@ -66,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Threaded:
     """A thread on a socket, and a client."""
 
-    loop: native.UdpLoop
+    loop: native.Loop
     reader: AnswersReader
     udp: socket.socket
     client: socket.socket
@@ -126,7 +126,7 @@ def run_thread(folder: Path, host: str) -> Iterator[Threaded]:
         udp.bind((host, 0))
         client.settimeout(DEADLINE)
         client.connect(("127.0.0.9" if host != "127.0.0.1" else host, udp.getsockname()[1]))
-        threaded = Threaded(native.UdpLoop(udp.fileno()), reader, udp, client, memory)
+        threaded = Threaded(native.Loop(udp.fileno()), reader, udp, client, memory)
         threaded.configure()
         threaded.open_view()
         threaded.loop.start()
@@ -282,10 +282,13 @@ def fnv1a(kind: int, name: bytes) -> int:
 def test_answers_are_logged_if_the_settings_say_so(threaded: Threaded) -> None:
     threaded.configure(logs=True)
     threaded.ask(FOUND, MISSING)
-    lines: list[tuple[str, int, bytes, int]] = []
+    lines: list[tuple[str, str, int, bytes, int]] = []
     while len(lines) < 2:
         lines += threaded.loop.take_log()
-    assert [line[:3] for line in lines] == [("127.0.0.1", 1, b"10.1/x"), ("127.0.0.1", 100, b"10.1/none")]
+    assert [line[:4] for line in lines] == [
+        ("udp", "127.0.0.1", 1, b"10.1/x"),
+        ("udp", "127.0.0.1", 100, b"10.1/none"),
+    ]
 
 
 def test_socket_is_left_alone_while_the_event_loop_takes_nothing(threaded: Threaded) -> None:
@@ -357,7 +360,7 @@ def test_many_exempt_networks_are_left_to_python(threaded: Threaded, caplog: pyt
         thread.configure(ResolutionSettings(), limit, resolves=True, logs=False)
 
     threaded.loop.stop()
-    thread = UdpThread(threaded.udp, threaded.reader, WorkerCounters())
+    thread = ResolutionThread(threaded.udp, (), threaded.reader, WorkerCounters())
     thread.use_view()
     thread.compiled.start()
     for count, is_left in ((257, True), (300, True), (256, False), (257, True)):
@@ -366,20 +369,20 @@ def test_many_exempt_networks_are_left_to_python(threaded: Threaded, caplog: pyt
         if is_left:
             assert select([thread.compiled], [], [], DEADLINE)[0]
             os.read(thread.compiled.fileno(), 8)
-            taken = thread.take()
+            taken = thread.take_datagrams()
             assert taken is not None
             assert taken.receive(600)[0] == FOUND
         else:
             assert len(threaded.ask(count=1)) == 1
     thread.compiled.stop()
     assert [line for line in caplog.messages if "in Python" in line] == [
-        f"public resolution over UDP runs {describe(enabled=True, exempt_networks=257, several_servers=False)}"
+        f"public resolution over UDP and TCP runs {describe(enabled=True, exempt_networks=257, several_servers=False)}"
     ] * 2
 
 
 def test_site_of_several_servers_is_left_to_python(threaded: Threaded, caplog: pytest.LogCaptureFixture) -> None:
     threaded.loop.stop()
-    thread = UdpThread(threaded.udp, threaded.reader, WorkerCounters())
+    thread = ResolutionThread(threaded.udp, (), threaded.reader, WorkerCounters())
     thread.use_view()
     thread.compiled.start()
     for servers in (2, 3, 1):
@@ -389,12 +392,12 @@ def test_site_of_several_servers_is_left_to_python(threaded: Threaded, caplog: p
         if servers > 1:
             assert select([thread.compiled], [], [], DEADLINE)[0]
             os.read(thread.compiled.fileno(), 8)
-            assert thread.take() is not None
+            assert thread.take_datagrams() is not None
         else:
             assert len(threaded.ask(count=1)) == 1
     thread.compiled.stop()
     reason = "in Python (the site has several servers)"
-    assert caplog.messages == [f"public resolution over UDP runs {reason}"]
+    assert caplog.messages == [f"public resolution over UDP and TCP runs {reason}"]
     assert describe(enabled=True, exempt_networks=0, several_servers=True) == reason
 
 
@@ -419,7 +422,7 @@ def test_datagrams_are_taken_once_in_each_turn_of_the_event_loop(threaded: Threa
         thread.stop(loop)
 
     threaded.loop.stop()
-    thread = UdpThread(threaded.udp, threaded.reader, WorkerCounters())
+    thread = ResolutionThread(threaded.udp, (), threaded.reader, WorkerCounters())
     asyncio.run(run())
     assert taken[:20] == [*range(taken[0], taken[0] + 20)]
 
@@ -510,7 +513,7 @@ def serve_udp(pipe: Connection, folder: Path) -> None:
     with socket.socket(type=socket.SOCK_DGRAM) as udp, AnswersReader(folder, compiled=True) as reader:
         udp.bind(("127.0.0.1", 0))
         resolver = PublicResolver(reader, ResolutionSettings(), lambda: NOW)
-        loop = native.UdpLoop(udp.fileno())
+        loop = native.Loop(udp.fileno())
         limit = TrafficLimit(memory, 0, 0)
         loop.configure(ResolutionSettings(), limit.buckets, TOO_MUCH_TEXT, resolves=True, logs=False)
         loop.start()

@@ -278,8 +278,8 @@ class NativeSection(Section, frozen=True):
     port: Annotated[_Port, "Port of the native protocol, for UDP and TCP; 0 for any free port."] = 2641
     compiled: Annotated[
         bool,
-        "Whether public resolution over UDP uses the compiled module, if it is installed. It then needs less of the "
-        "processor.",
+        "Whether public resolution over UDP and TCP uses the compiled module, if it is installed. It then needs less "
+        "of the processor.",
     ] = True
 
 

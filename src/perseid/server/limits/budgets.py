@@ -25,7 +25,7 @@ from perseid.server.native.authentication import UnfinishedMessages
 from perseid.server.native.work import WorkKind
 
 from .buckets import Buckets
-from .connections import SharedConnections
+from .connections import ConnectionLimits, SharedConnections
 from .guesses import KnownClients, Source
 from .udp import NetworkSet, RateLimit, network_to_int
 
@@ -348,7 +348,7 @@ class Connections:
     """Limits on connections, in total and by source, and their timeouts."""
 
     def __init__(self, config: Config, shared: SharedConnections | None = None) -> None:
-        """Without shared counters the limits apply to this worker alone."""
+        """Without shared counters the limits apply to this worker alone, which has no thread."""
         self._shared = shared
         self._count: dict[int, int] = {}
         self._total = 0
@@ -375,24 +375,37 @@ class Connections:
         """Seconds for a client to read its response."""
 
     def __len__(self) -> int:
-        return self._total
+        return self._total + (0 if self._shared is None else self._shared.count_kept())
+
+    def for_thread(self) -> ConnectionLimits:
+        """Return the limits for the thread of the compiled module; where one may be reached, it asks `admit`."""
+        if self._shared is None:
+            raise ValueError("without shared counters there is no thread")
+        return self._shared.limits(self.limit, self._per_source, self.idle_timeout)
 
     def admit(self, host: str) -> bool:
         """Return whether an address may have another connection; if so, `leave` must follow."""
         source = get_source(host)
         others = 0 if self._shared is None else self._shared.count_others()
         if (
-            self._total >= self.limit
+            len(self) >= self.limit
             or self._total + others >= self._total_limit
             or (not self._has_room(source) and host not in self._exempt)
         ):
             self.refused += 1
             return False
+        self._add(source)
+        return True
+
+    def take_over(self, host: str) -> None:
+        """Count a connection that the thread has admitted; `leave` must follow."""
+        self._add(get_source(host))
+
+    def _add(self, source: Source) -> None:
         for network in source:
             self._count[network] = self._count.get(network, 0) + 1
         self._total += 1
         self._share(source, 1)
-        return True
 
     def _share(self, source: Source, change: int) -> None:
         if self._shared is not None:

@@ -3,7 +3,8 @@
 Deployed clients open a connection for every request, which costs more than the response. So a connection is attached to
 the event loop only if necessary. The kernel holds it back until data has arrived; then it is accepted, read, answered
 and closed at once. Clients that sent only a part, need more than the fast path, or keep the connection get a
-`Connection` with the data read so far.
+`Connection` with the data read so far. A thread of the compiled module does the same for the sockets of its worker
+(`resolution_thread`); it keeps connections until they send something that it cannot answer.
 
 Public resolutions over a kept connection use the fast path too: the received data is tried as it is. Everything else
 goes through `NativeService`. A client that sets KC (keep the connection) may send more requests, also before it has the
@@ -17,6 +18,7 @@ Deadlines of all connections are checked together, once a second.
 import asyncio
 import socket
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from perseid.names.handle import PREFIX_OF_PREFIXES
@@ -30,6 +32,7 @@ from perseid.wire.server import NOT_UNDERSTOOD_TEXT
 from .work import verified_secret_id
 
 if TYPE_CHECKING:
+    from .resolution_thread import ResolutionThread
     from .service import NativeService
 
 LINGER_SECONDS: Final = 2.0
@@ -116,12 +119,18 @@ class Connection(asyncio.Protocol):
     )
 
     def __init__(
-        self, service: "NativeService", host: str, *, unread: bytes = b"", unsent: bytes = b"", keep: bool = True
+        self,
+        service: "NativeService",
+        host: str,
+        *,
+        unread: bytes = b"",
+        unsent: bytes | None = None,
+        keep: bool = True,
     ) -> None:
         """Create a connection for an admitted client.
 
-        `unread` was received already; `unsent` is the rest of a response, after which the connection ends unless `keep`
-        is set.
+        `unread` was received already; `unsent` is the rest of the response to the first message, after which the
+        connection ends unless `keep` is set.
         """
         self._service = service
         self._unread, self._unsent, self._keep = unread, unsent, keep
@@ -143,7 +152,9 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self.deadline = self._service.now() + self._service.connections.message_timeout
+        limits = self._service.connections
+        is_new = self._unsent is None
+        self.deadline = self._service.now() + (limits.message_timeout if is_new else limits.idle_timeout)
         self._service.open.add(self)
         if self._unsent:
             self._transport.write(self._unsent)
@@ -154,7 +165,7 @@ class Connection(asyncio.Protocol):
             self._reader = FrameReader()
             self._reader.feed(self._unread)
             self._next()
-        self._unread = self._unsent = b""
+        self._unread, self._unsent = b"", None
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -399,6 +410,55 @@ class NativeAcceptLoop(AcceptLoop):
     def __init__(self, service: "NativeService") -> None:
         super().__init__(service.connections, service.counts.limited)
         self._service = service
+        self._thread: ResolutionThread | None = None
+
+    def add_thread(self, thread: "ResolutionThread") -> None:
+        """Have a thread of the compiled module accept from its listening sockets, when they are started."""
+        self._thread = thread
+        self.configure()
+
+    def configure(self) -> None:
+        """Apply changed limits, settings and access log."""
+        if self._thread is not None:
+            service = self._service
+            enabled = service.native_server.resolution_enabled[Transport.TCP]
+            self._thread.access["tcp"] = service.access
+            limits = service.connections.for_thread()
+            self._thread.configure_tcp(limits, resolves=enabled, logs=service.access is not None)
+
+    def start(self, loop: asyncio.AbstractEventLoop, listener: socket.socket) -> None:
+        if self._thread is not None and listener in self._thread.sockets:
+            self._thread.start(loop, self._take_from_thread)
+        else:
+            super().start(loop, listener)
+
+    def stop(self, loop: asyncio.AbstractEventLoop, listener: socket.socket) -> None:
+        if self._thread is not None and listener in self._thread.sockets:
+            self._thread.stop(loop)
+        else:
+            super().stop(loop, listener)
+
+    def _take_from_thread(self) -> bool:
+        """Serve some of the clients that the thread has left to the event loop; return whether there may be more."""
+        if self._thread is None:
+            return False
+        taken = self._thread.compiled.take_connections()
+        for descriptor, family, host, is_admitted, received, unsent, keep in taken:
+            client = socket.socket(family, socket.SOCK_STREAM, 0, descriptor)
+            if is_admitted:
+                self._connections.take_over(host)
+                self._serve(client, host, partial(self._continue, received=received, unsent=unsent, keep=keep))
+            else:
+                self._take(client, host)
+        return bool(taken)
+
+    def _continue(
+        self, client: socket.socket, host: str, *, received: bytes, unsent: bytes | None, keep: bool
+    ) -> Connection | None:
+        """Serve a client of the thread; return a connection if there is more to do."""
+        if unsent is not None:
+            return Connection(self._service, host, unsent=unsent, keep=keep)
+        return self._answer(client, host, received) if received else Connection(self._service, host)
 
     def take(self, client: socket.socket, host: str) -> Connection | None:
         """Answer a client at once; return a connection if there is more to do."""
@@ -406,8 +466,10 @@ class NativeAcceptLoop(AcceptLoop):
             data = client.recv(_MAX_READ, socket.MSG_DONTWAIT)
         except BlockingIOError:  # the kernel's time limit passed without data
             return Connection(self._service, host)
-        if not data:
-            return None
+        return self._answer(client, host, data) if data else None
+
+    def _answer(self, client: socket.socket, host: str, data: bytes) -> Connection | None:
+        """Answer what a client has sent; return a connection if there is more to do."""
         response = self._service.try_fast_path(data, host)
         if response is None:
             return Connection(self._service, host, unread=data)

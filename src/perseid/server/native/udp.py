@@ -1,7 +1,7 @@
 """Native protocol over UDP: public resolution, other messages, and replies to repeated requests.
 
-The event loop reads the sockets, except that of its worker if there is a compiled module (`udp_thread`). The kernel
-gives all datagrams of a client to one socket, so a worker gets every packet of a message.
+The event loop reads the sockets, except that of its worker if there is a compiled module (`resolution_thread`). The
+kernel gives all datagrams of a client to one socket, so a worker gets every packet of a message.
 
 A client without a response sends its request again under the same request id. Deployed servers execute it again; here a
 change, or a session setup, is remembered for a minute with its reply, by all processes. Two messages are one request if
@@ -30,14 +30,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from perseid.ledger.errors import OutcomeUnknown
-from perseid.ledger.views.answers_reader import AnswersReader
 from perseid.records.site import Transport
 from perseid.server.limits.udp import TOO_LARGE_TEXT, RateLimit, TrafficLimit, short_response
 from perseid.server.observe.access_log import AccessLog
 from perseid.server.processes.datagrams import DatagramSocket, ReturnAddress, is_response, wrap_socket
 from perseid.server.state.state import Entry, SharedState, StateFull, Transaction, is_running
 from perseid.wire import message as envelope_module
-from perseid.wire.codes import OpCode, ResponseCode
+from perseid.wire.codes import ResponseCode
 from perseid.wire.fragments import MAX_PACKET, Reassembler
 from perseid.wire.framing import Frame
 from perseid.wire.message import Envelope, Message
@@ -45,7 +44,7 @@ from perseid.wire.server import INVALID_LENGTH_TEXT, Reply
 
 from .resolution import MAX_PACKETS
 from .resolution import packets as split_response
-from .udp_thread import UdpThread
+from .resolution_thread import ResolutionThread
 
 RETENTION_SECONDS: Final = 60.0
 """Seconds for which a reply is remembered: deployed clients give up after three."""
@@ -245,16 +244,18 @@ class UdpServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: deque[Callable[[], Coroutine[None, None, None]]] = deque()
         self._refusals = 0
-        self._thread: UdpThread | None = None
+        self._thread: ResolutionThread | None = None
+        self._thread_socket: tuple[DatagramSocket, int] | None = None  # and its port
 
     @property
     def in_flight(self) -> int:
         """Number of messages being handled, or waiting for it."""
         return len(self._tasks) + len(self._waiting)
 
-    def add_thread(self, udp: socket.socket, answers: AnswersReader) -> None:
+    def add_thread(self, thread: ResolutionThread, udp: socket.socket | None) -> None:
         """Have a thread of the compiled module read a socket, when it is started."""
-        self._thread = UdpThread(udp, answers, self._service.counts)
+        self._thread = thread
+        self._thread_socket = None if udp is None else (wrap_socket(udp), udp.getsockname()[1])
         self.configure()
 
     def configure(self) -> None:
@@ -262,6 +263,7 @@ class UdpServer:
         if self._thread is not None:
             enabled = self._service.native_server.resolution_enabled[Transport.UDP]
             settings = self._service.public_resolver.settings
+            self._thread.access["udp"] = self.access
             self._thread.configure(settings, self.limits.traffic, resolves=enabled, logs=self.access is not None)
 
     def collect_tally(self) -> None:
@@ -276,7 +278,7 @@ class UdpServer:
 
     def start(self, loop: asyncio.AbstractEventLoop, udp: socket.socket) -> None:
         """Read a socket, too."""
-        if self._thread is not None and self._thread.socket is udp:
+        if self._thread is not None and udp in self._thread.sockets:
             self._thread.start(loop, self._take_from_thread)
         else:
             wrapped = wrap_socket(udp)
@@ -284,26 +286,19 @@ class UdpServer:
 
     def stop(self, loop: asyncio.AbstractEventLoop, udp: socket.socket) -> None:
         """Stop reading a socket; started work continues."""
-        if self._thread is not None and self._thread.socket is udp:
+        if self._thread is not None and udp in self._thread.sockets:
             self._thread.stop(loop)
-            while self._take_from_thread():
-                pass
         else:
             loop.remove_reader(udp.fileno())
 
     def _take_from_thread(self) -> bool:
         """Handle some of what the thread has left to the event loop; return whether there may be more."""
-        thread = self._thread
-        if thread is None:
+        if self._thread is None or self._thread_socket is None:
             return False
-        if datagrams := thread.take():
-            self._readable(thread.wrapped, thread.port, datagrams.receive)
-        thread.use_view()
-        lines = thread.compiled.take_log()  # in any case: if nobody takes them, the thread waits
-        if self.access is not None:
-            for host, code, name, microseconds in lines:
-                self.access.log_request(host, "udp", OpCode.RESOLUTION, code, name, microseconds)
-        return bool(datagrams or lines)
+        datagrams = self._thread.take_datagrams()
+        if datagrams is not None:
+            self._readable(*self._thread_socket, datagrams.receive)
+        return datagrams is not None
 
     def purge_expired(self, now: float) -> None:
         """Drop messages whose remaining packets never arrived."""

@@ -109,8 +109,8 @@ class WorkerCounters:
         self._udp_responses = self._fast_responses.copy()
         self.udp_bytes = 0
         """Bytes sent over UDP by the event loop."""
-        self.compiled: native.UdpLoop | None = None
-        """The thread that answers public resolution over UDP, and counts it."""
+        self.compiled: native.Loop | None = None
+        """The thread that answers public resolution, and counts it."""
         self._served: Counter[tuple[Transport, OpCode, ResponseCode | None]] = Counter()
         self._dropped: Counter[str] = Counter()
         self._limited: Counter[str] = Counter()
@@ -169,8 +169,10 @@ class WorkerCounters:
         """Return requests by transport, operation and code."""
         totals: Counter[tuple[str, str, str]] = Counter()
         if self.compiled is not None:
-            for number, count in self.compiled.counts()[0].items():
-                totals["udp", RESOLUTION, _code_label(number)] += count
+            answered = ("udp", self.compiled.counts()[0]), ("tcp", self.compiled.tcp_counts()[0])
+            for transport_name, by_code in answered:
+                for number, count in by_code.items():
+                    totals[transport_name, RESOLUTION, _code_label(number)] += count
         for transport_name, responses in (("tcp", self._fast_responses), ("udp", self._udp_responses)):
             for code_bytes, count in responses.copy().items():
                 if count:
@@ -208,7 +210,11 @@ class WorkerCounters:
 
     def limits(self) -> Counter[str]:
         """Return how often limits were reached."""
-        return self._limited.copy()
+        limited = self._limited.copy()
+        if self.compiled is not None:
+            _, idle, exhausted = self.compiled.tcp_counts()
+            limited.update({"slow_connection": idle, "descriptors": exhausted})
+        return +limited
 
 
 def _operation_label(opcode: OpCode) -> str:

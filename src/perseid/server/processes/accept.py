@@ -76,11 +76,17 @@ class AcceptLoop(ABC):
 
     def _take(self, client: socket.socket, host: str) -> None:
         """Admit a client, and attach it to the event loop if there is more to do."""
-        if not self._connections.admit(host):
+        if self._connections.admit(host):
+            self._serve(client, host, self.take)
+        else:
             client.close()
-            return
+
+    def _serve(
+        self, client: socket.socket, host: str, take: Callable[[socket.socket, str], asyncio.Protocol | None]
+    ) -> None:
+        """Serve an admitted client by `take` or something like it."""
         try:
-            protocol = self.take(client, host)
+            protocol = take(client, host)
         except OSError:  # the client has disconnected
             protocol = None
         if protocol is None:

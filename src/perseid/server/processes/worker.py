@@ -50,6 +50,7 @@ from perseid.server.limits.guesses import KnownClients
 from perseid.server.limits.udp import RateLimit, TrafficLimit
 from perseid.server.native.authentication import TableLimits
 from perseid.server.native.resolution import PublicResolver
+from perseid.server.native.resolution_thread import ResolutionThread
 from perseid.server.native.server import NativeServer
 from perseid.server.native.service import NativeService
 from perseid.server.native.shared_tables import SharedChallenges, SharedSessions
@@ -201,7 +202,8 @@ class Worker:
         self._known_file = KnownClientsFile(installation.directory / KNOWN_CLIENTS)
         self._pools = Pools(config, known=self._load_known_clients(), state=self._state)
         native_server, public_resolver = self._create_native_server(config, server_identity)
-        is_alone = options.workers == 1  # nothing to share, which costs some microseconds for each connection
+        # Without others and a thread there is nothing to share, which costs some microseconds for each connection.
+        is_alone = options.workers == 1 and not installation.ledger.answers.compiled
         shared = None if is_alone else SharedConnections(options.connections, options.worker)
         connections = Connections(config, shared)
         self._service = NativeService(native_server, public_resolver, self._pools, connections, self._counts)
@@ -244,11 +246,16 @@ class Worker:
         ]
 
     def _add_thread(self) -> None:
-        """Have the compiled module read the UDP socket of this worker, if it has one and the module reads the view."""
+        """Have the compiled module read the native sockets of this worker, if the module reads the view."""
         answers = self._installation.ledger.answers
-        own = [sock for server, sock in self._sockets[self._options.worker] if server is self._udp]
-        if own and answers.compiled:
-            self._udp.add_thread(own[0], answers)
+        if not answers.compiled:
+            return
+        own = self._sockets[self._options.worker]
+        udp = next((sock for server, sock in own if server is self._udp), None)
+        listeners = [sock for server, sock in own if server is self._accept_loop]
+        thread = ResolutionThread(udp, listeners, answers, self._counts)
+        self._udp.add_thread(thread, udp)
+        self._accept_loop.add_thread(thread)
 
     def _load_known_clients(self) -> KnownClients:
         if isinstance(self._installation.ledger, UnopenedLedger):  # nobody can authenticate
@@ -564,6 +571,7 @@ class Worker:
             )
         self._udp.limits = self._udp_limits(config)
         self._udp.configure()
+        self._accept_loop.configure()
         self._statistics.enabled = config.statistics.enabled
         _logger.info("settings, keys, certificates and site information were reloaded")
 

@@ -1,10 +1,10 @@
-"""The thread of the compiled module that reads the UDP socket of a worker, as the event loop sees it.
+"""The thread of the compiled module that reads the native sockets of a worker, as the event loop sees it.
 
-The thread answers public resolution without Python. Everything else it puts into a queue, from which the event loop
-takes it as if it had read it from the socket: also public resolution while there is no usable view, because the event
-loop opens each generation of the view first. If the event loop leaves its queue alone for a tenth of a second, the
-thread stops reading, and other workers serve the socket. If the thread is stuck, the worker does not say that it is
-alive.
+The thread answers public resolution over UDP and TCP without Python. Everything else it puts into queues, from which
+the event loop takes it as if it had read it from the sockets: also public resolution while there is no usable view,
+because the event loop opens each generation of the view first. If the event loop leaves its queues alone for a tenth of
+a second, the thread stops reading, and other workers serve the sockets. If the thread is stuck, the worker does not say
+that it is alive.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
@@ -20,9 +20,12 @@ from typing import Final
 
 from perseid.compiled import describe, native
 from perseid.ledger.views.answers_reader import AnswersReader
+from perseid.server.limits.connections import ConnectionLimits
 from perseid.server.limits.udp import TOO_MUCH_TEXT, TrafficLimit
+from perseid.server.observe.access_log import AccessLog
 from perseid.server.observe.metrics import WorkerCounters
-from perseid.server.processes.datagrams import ReturnAddress, wrap_socket
+from perseid.server.processes.datagrams import DatagramSocket, ReturnAddress, wrap_socket
+from perseid.wire.codes import OpCode
 
 from .resolution import ResolutionSettings
 
@@ -46,22 +49,33 @@ class TakenDatagrams:
         return self._datagrams.popleft()
 
 
-class UdpThread:
-    """The thread of one socket. All methods are for the event loop."""
+class ResolutionThread:
+    """The thread of a UDP socket, or none, and of listening TCP sockets. All methods are for the event loop."""
 
-    def __init__(self, udp: socket.socket, answers: AnswersReader, counts: WorkerCounters) -> None:
-        self.socket = udp
-        self.wrapped = wrap_socket(udp)
-        self.port: int = udp.getsockname()[1]
-        self.compiled = native.UdpLoop(udp.fileno())
+    def __init__(
+        self,
+        udp: socket.socket | None,
+        listeners: Sequence[socket.socket],
+        answers: AnswersReader,
+        counts: WorkerCounters,
+    ) -> None:
+        for listener in listeners:
+            listener.setblocking(False)
+        self.sockets = frozenset((*listeners, *([] if udp is None else [udp])))
+        """The sockets that it reads."""
+        self._udp: DatagramSocket | None = None if udp is None else wrap_socket(udp)
+        self.compiled = native.Loop(-1 if udp is None else udp.fileno(), [listener.fileno() for listener in listeners])
+        self.access: dict[str, AccessLog | None] = {}
+        """The access logs, by transport."""
         self._answers = answers
         self._is_running = False
+        self._takes: list[Callable[[], bool]] = []
         self._can_resolve = True
         self._counts = counts
         counts.compiled = self.compiled
 
     def configure(self, settings: ResolutionSettings, limit: TrafficLimit, *, resolves: bool, logs: bool) -> None:
-        """Replace the settings. What the module cannot do is left to Python, request by request.
+        """Replace the settings of resolution and of UDP. What the module cannot do is left to Python.
 
         These are sites with several servers, because Python knows who is responsible, and many exempt networks.
         """
@@ -70,20 +84,28 @@ class UdpThread:
         can_resolve = networks <= native.MAX_NETWORKS and not several
         if self._can_resolve and not can_resolve:
             how = describe(enabled=True, exempt_networks=networks, several_servers=several)
-            _logger.warning("public resolution over UDP runs %s", how)
+            _logger.warning("public resolution over UDP and TCP runs %s", how)
         self._can_resolve = can_resolve
         if networks > native.MAX_NETWORKS:
             buckets = replace(buckets, exempt=())
         self.compiled.configure(settings, buckets, TOO_MUCH_TEXT, resolves=resolves and can_resolve, logs=logs)
 
+    def configure_tcp(self, limits: ConnectionLimits, *, resolves: bool, logs: bool) -> None:
+        """Replace the settings of TCP, after those of resolution."""
+        self.compiled.configure_tcp(limits, resolves=resolves and self._can_resolve, logs=logs)
+
     def start(self, loop: asyncio.AbstractEventLoop, take: Callable[[], bool]) -> None:
         """Start reading; `take` is called when something waits, until it returns False."""
+        if take not in self._takes:
+            self._takes.append(take)
+        if self._is_running:
+            return
         has_more = False
 
         def take_some() -> None:
             nonlocal has_more
             has_more = False
-            if take():
+            if self._take():
                 has_more = True
                 loop.call_soon(take_some)
 
@@ -98,22 +120,35 @@ class UdpThread:
         self._is_running = True
 
     def stop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Stop reading; what was read can be taken."""
+        """Stop reading all sockets; what was read is taken, and connections without a request are closed."""
+        if not self._is_running:
+            return
         self.compiled.stop()
         self._is_running = False
         loop.remove_reader(self.compiled.fileno())
+        while self._take():
+            pass
+
+    def _take(self) -> bool:
+        """Take some of what waits; return whether there may be more."""
+        is_more = max([take() for take in self._takes])
+        self.use_view()
+        for transport, host, code, name, microseconds in (lines := self.compiled.take_log()):
+            if (access := self.access.get(transport)) is not None:
+                access.log_request(host, transport, OpCode.RESOLUTION, code, name, microseconds)
+        return is_more or bool(lines)
 
     @property
     def is_alive(self) -> bool:
         """Whether it runs, or should not."""
         return not self._is_running or monotonic() - self.compiled.last_beat < STUCK_SECONDS
 
-    def take(self) -> TakenDatagrams | None:
+    def take_datagrams(self) -> TakenDatagrams | None:
         """Take some datagrams for the event loop; None if there are none."""
         taken = self.compiled.take_datagrams()
-        if not taken:
+        if not taken or self._udp is None:
             return None
-        find = self.wrapped.return_address
+        find = self._udp.return_address
         return TakenDatagrams([(datagram, find(sender, info)) for datagram, sender, info in taken])
 
     def use_view(self) -> None:
