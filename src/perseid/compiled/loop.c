@@ -43,6 +43,13 @@ void loop_begin(loop_t *loop)
     loop->reading = loop->view != NULL && view_begin(loop->view) ? loop->view : NULL;
 }
 
+void loop_renew(loop_t *loop)
+{
+    if (loop->reading != NULL)
+        view_end(loop->reading);
+    loop->reading = loop->view != NULL && view_begin(loop->view) ? loop->view : NULL;
+}
+
 void loop_end(loop_t *loop)
 {
     if (loop->reading != NULL)

@@ -137,6 +137,9 @@ bool is_overdue(double since, double now);
 void loop_begin(loop_t *loop);
 void loop_end(loop_t *loop);
 
+/* Read from then on what is current now: for a request that has arrived after `loop_begin`. */
+void loop_renew(loop_t *loop);
+
 /* Answer a request, count it for statistics and set `started` for the log; or return false. */
 bool loop_answer(loop_t *loop, bytes_t request, uint8_t out[MAX_RESPONSE], answer_t *answer, double *started,
                  bool logs);

@@ -216,7 +216,10 @@ static step_t answer(loop_t *loop, int descriptor, const address_t *peer, bytes_
     answer_t answer;
     double started;
 
-    if (!loop->settings.tcp.resolves || !loop_answer(loop, received, out, &answer, &started, logs))
+    if (!loop->settings.tcp.resolves)
+        return LEAVE;
+    loop_renew(loop); /* its client may know of a change that was acknowledged since */
+    if (!loop_answer(loop, received, out, &answer, &started, logs))
         return LEAVE;
     count_code(loop->counts.tcp, answer.code);
     if (logs)

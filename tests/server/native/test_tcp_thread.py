@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perseid.compiled import native
-from perseid.ledger.views.answers_reader import AnswersReader
+from perseid.ledger.views.answers_reader import AnswersReader, StateFile
 from perseid.server.limits.budgets import get_source
 from perseid.server.limits.connections import ConnectionLimits, SharedConnections
 from perseid.server.limits.udp import TOO_MUCH_TEXT, TrafficLimit
@@ -517,3 +517,34 @@ def test_any_bytes_get_the_response_of_python_or_are_left_to_it(folder: Path) ->
 
         ask()
         assert threaded.loop.tcp_counts()[0].keys() >= {1, 100}
+
+
+def test_request_after_an_acknowledged_change_is_not_answered_from_before(threaded: Threaded, folder: Path) -> None:
+    """Also if it arrives while the thread handles connections that were waiting already."""
+    state = StateFile(folder / "state", writable=True)
+    answered = []
+    for _ in range(20):
+        threaded.loop.stop()
+        waiting = [threaded.connect(FOUND) for _ in range(60)]
+        threaded.loop.start()
+        assert select(waiting, [], [], DEADLINE)[0]
+        state.require(5)
+        answered.append(is_answered(threaded, threaded.connect(FOUND)))
+        state.forget(5)
+        for client in (*waiting, *[taken.client for taken in threaded.taken]):
+            client.close()
+        threaded.taken.clear()
+    state.close()
+    assert not any(answered)
+
+
+def is_answered(threaded: Threaded, client: socket.socket) -> bool:
+    """Wait until a client is answered, or left to the event loop."""
+
+    def is_left() -> bool:
+        threaded.take_some()
+        return client.getsockname() in [taken.client.getpeername() for taken in threaded.taken]
+
+    with client:
+        eventually(lambda: bool(select([client], [], [], 0)[0]) or is_left())
+        return not is_left()
