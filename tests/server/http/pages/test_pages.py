@@ -18,7 +18,7 @@ from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.links import MAX_SHOWN, mark_times, to_sentence, to_visible
 from perseid.server.http.pages.pages import POLICY, SCRIPT_POLICY, STATIC
-from perseid.server.http.pages.values import MAX_HEX_BYTES, MAX_PAGE
+from perseid.server.http.pages.values import MAX_HEX_BYTES, MAX_LOCATIONS, MAX_PAGE
 from tests.server.http.contexts import Harness, header_of, json_of
 from tests.server.http.pseudo_locale import find_unmarked, marked
 from tests.server.http.resolver.resolver_records import ADMIN, Page, create, page_of, resolver, text
@@ -322,6 +322,32 @@ def test_record_page_shows_all_values_in_words(server: Harness) -> None:
     assert "oh dear" not in page.text
     assert "hdl:12345/page" in page.text
     assert "https://hdl.example.org/12345/page" in page.text
+
+
+def test_locations_are_links_with_their_conditions(server: Harness) -> None:
+    places = (
+        '<location id="0" href="https://uk.example/?a=1&amp;b=2" country="gb" weight="0"/>'
+        '<location href="javascript:alert(1)"/><location href_template="https://{hdl}.example/" weight="1"/>'
+    )
+    create(
+        server,
+        "12345/places",
+        text(1, "10320/loc", f'<locations chooseby="country,weighted">{places}</locations>'),
+        text(2, "10320/loc", "<locations><location"),
+        text(3, "10320/loc", "<locations><location/></locations>"),
+        text(4, "10320/loc", f"<locations>{' ' * MAX_LOCATIONS}{places}</locations>"),
+    )
+    page = page_of(server.get("/12345/places?noredirect"))
+    assert "https://uk.example/?a=1&b=2 (country: gb, weight: 0)" in page.text
+    assert "https://{hdl}.example/ (weight: 1)chooseby: country,weighted" in page.text
+    assert page.links.count("https://uk.example/?a=1&b=2") == 1
+    assert not any(link.startswith("javascript") for link in page.links)
+    for whole in (
+        "10320/loc<locations><location2",
+        "<locations><location/></locations>",
+        '<location href="javascript:alert(1)"/>',
+    ):
+        assert whole in page.text, "what is no list of URLs, or too long, is shown as it is"
 
 
 def test_page_has_the_title_of_the_record(server: Harness) -> None:

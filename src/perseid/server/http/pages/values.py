@@ -23,6 +23,7 @@ from perseid.records.admin import ALL_PERMISSIONS, Admin, AdminPermission, Value
 from perseid.records.data_types import Data, interpret
 from perseid.records.encoding import decode_printable, to_iso
 from perseid.records.keys import PublicKey
+from perseid.records.locations import Locations
 from perseid.records.record import Value
 from perseid.records.site import Site
 from perseid.records.types import (
@@ -39,6 +40,7 @@ from perseid.records.types import (
     HS_SIGNATURE,
     HS_SITE,
     HS_VLIST,
+    LOCATIONS,
     URL,
     Alias,
     Email,
@@ -66,6 +68,9 @@ MAX_HEX_BYTES: Final = 512
 MAX_LINES: Final = 200
 """Entries of a value list that are shown."""
 
+MAX_LOCATIONS: Final = 2_000
+"""Bytes of a list of locations that is shown as links: more than most have, and quickly parsed."""
+
 MAX_CACHED_PERMISSIONS: Final = 256
 """Sets of permissions that are kept as text: most administrators have one of a few."""
 
@@ -79,6 +84,7 @@ _HDL: Final = "hdl:"
 _SYSTEM: Final = "HS_"
 _TYPES: Final = "0.TYPE"
 _PLAIN_TYPES: Final = frozenset((URL, DESC))  # their data is text, which says all
+_LOCATION_NAMES: Final = ("id", "href", "href_template")  # what is not a condition
 _KNOWN_TYPES: Final = (URL, DESC, EMAIL)
 
 Line = tuple[TextLink, ...]
@@ -172,6 +178,27 @@ def _describe_text(data: bytes, links: LinkBuilder, limit: int) -> tuple[tuple[L
     return ((to_link(text, links.settings, limit),),), _truncation_note(text, limit)
 
 
+def _describe_locations(value: Value, links: LinkBuilder) -> tuple[tuple[Line, ...], str] | None:
+    """Describe a list of locations by its URLs and their attributes; None for other values, or if it has no URLs."""
+    is_short = has_type(value.type, LOCATIONS) and len(value.data) <= MAX_LOCATIONS
+    content = interpret(value) if is_short else None
+    if not isinstance(content, Locations):
+        return None
+    lines: list[Line] = []
+    for each in content.locations:
+        words = _format_attributes([pair for pair in each.attributes if pair[0] not in _LOCATION_NAMES])
+        rest = (TextLink(f" ({words})"),) if words else ()
+        if each.href:
+            lines.append((to_link(each.href, links.settings), *rest))
+        elif each.href_template:
+            lines.append((TextLink(to_visible(each.href_template)), *rest))
+    return (tuple(lines), _format_attributes(content.root.attributes)) if lines else None
+
+
+def _format_attributes(attributes: Iterable[tuple[str, str]]) -> str:
+    return to_visible(", ".join([f"{name}: {text}" for name, text in attributes]))
+
+
 def link_type(type_: str, links: LinkBuilder) -> TextLink:
     """Return a type, linked if it is a handle or is registered under `0.TYPE`."""
     if "/" not in type_ and (fold(type_) in _KNOWN_TYPES or (fold(type_).startswith(_SYSTEM) and "." not in type_)):
@@ -190,7 +217,7 @@ class _Cells(NamedTuple):
 
 
 def _describe_cells(value: Value, links: LinkBuilder, limit: int, *, is_handle: bool) -> _Cells:
-    lines, note = describe_data(value, links, limit)
+    lines, note = _describe_locations(value, links) or describe_data(value, links, limit)
     if is_handle and len(value.data) <= MAX_ENCODED_LENGTH:
         handle = first_valid([value], parse_stored_party)
         lines = lines if handle is None else ((links.to(str(handle), value.data.decode()),),)
