@@ -537,9 +537,12 @@ class QueryOperations:
         return make_input(handle=handle, query=BetweenQuery(str(earlier), _moment(later)))
 
     @pages("/log", LogPage, "entries", EntryResponse)
-    def log(self, *, since: str | int = "0", newest: bool = False, page_size: int = MAX_PAGE) -> Input:
-        """Return the entries of the ledger after a time or entry, oldest first; with `newest` all, newest first."""
-        return make_input(query=LogQuery(page_size, since=str(since), newest=newest))
+    def log(self, *, since: str | int = "0", newest: bool = False, job: str = "", page_size: int = MAX_PAGE) -> Input:
+        """Return the entries of the ledger after a time or entry, oldest first; with `newest` all, newest first.
+
+        With `job` only those of a job.
+        """
+        return make_input(query=LogQuery(page_size, since=str(since), newest=newest, job=job))
 
     @pages("/changes", ChangedHandlePage, "handles", ChangedHandle)
     def changes(self, earlier: str | int, later: str | int | None = None, *, page_size: int = MAX_PAGE) -> Input:

@@ -156,7 +156,8 @@ class LogQuery(Paging, frozen=True):
     """Where the log starts."""
 
     since: Annotated[Moment, Doc("Only entries after this entry or time.")] = "0"
-    newest: Annotated[bool, Doc("Newest first, all the way back; not with `since`.")] = False
+    newest: Annotated[bool, Doc("Newest first, all the way back; not with `since` or `job`.")] = False
+    job: Annotated[str, Doc("Only entries of this job.", max_length=64, examples=["0123456789abcdef"])] = ""
 
 
 class BetweenQuery(RequestBody, frozen=True):

@@ -14,11 +14,13 @@ they do not reveal handles.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Final
 
 from perseid.ledger.log.entry import Action, Entry, State
 from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import key_range
+from perseid.ledger.store.jobs import JobSteps
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, fold
 from perseid.registry.access import permissions
 from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS
@@ -101,6 +103,16 @@ def list_log(snapshot: Snapshot, identity: Identity, after: int = 0, limit: int 
     entries = snapshot.reader.log(after, after + MAX_SCANNED)
     items, last = _take_visible(snapshot, identity, entries, after, limit)
     return Page(items, last, last < snapshot.reader.size)
+
+
+def list_steps(
+    snapshot: Snapshot, identity: Identity, steps: JobSteps, after: int = 0, limit: int = DEFAULT_PAGE
+) -> Page[LogEntry]:
+    """Return a page of the entries of a job after one, in order. Raises `Refused`."""
+    ranges = [(max(first - 1, after), first + count - 1) for first, count in steps if first + count - 1 > after]
+    entries = chain.from_iterable(snapshot.reader.log(start, end) for start, end in ranges)
+    items, last = _take_visible(snapshot, identity, islice(entries, MAX_SCANNED), after, limit)
+    return Page(items, last, bool(ranges) and last < ranges[-1][1])
 
 
 def list_recent(

@@ -82,7 +82,7 @@ def test_file_is_checked_and_imported_and_undone(user: ConsoleUser, server: Harn
     assert "The job was started." in user.text
     user.get(user.path)
     assert "File rows.csv SHA-256 of the file " in user.text
-    assert "Changed records 12345/row-1 create 12345/row-2 create The log since its start" in user.text
+    assert "Changed records 12345/row-1 create 12345/row-2 create File Undo" in user.text
     assert url_of(server, "12345/row-2") == "https://two.example/"
     job = user.path.rpartition("/")[2].partition("?")[0]
     user.get(f"/console/jobs/{job}/undo")
@@ -253,12 +253,24 @@ def test_links_that_do_not_exist_change_nothing(user: ConsoleUser) -> None:
     assert user.alert
 
 
-def test_records_of_a_job_are_found_among_many_entries(user: ConsoleUser, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "_SEARCHED_AT_ONCE", 1)
+def test_records_of_a_job_are_all_in_its_log(
+    user: ConsoleUser, server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "MAX_JOB_ENTRIES", 1)
+    monkeypatch.setattr(log, "PAGE_SIZE", 1)
     upload(user, FILE)
     user.submit("/apply")
+    create(server, "12345/other", Value.text(1, "URL", "https://other.example/"))
     user.get(user.path)
-    assert "Changed records 12345/row-1 create 12345/row-2 create" in user.text
+    assert "Changed records 12345/row-1 create All its changes" in user.text
+    follow(user, "All its changes")
+    assert "Log of job " in user.text
+    assert "12345/row-1" in user.text
+    assert "12345/row-2" not in user.text
+    follow(user, "Next page")
+    assert "12345/row-2" in user.text
+    assert "Next page" not in user.text, "not the entries of others"
+    assert user.get("/console/log?job=0123456789abcdef").status == 404
 
 
 def test_job_of_nobody_is_not_found(user: ConsoleUser) -> None:

@@ -153,6 +153,20 @@ def test_small_rewrite_completes_before_the_response(server: Harness) -> None:
     verify(server.registry.ledger.log)
 
 
+def test_log_of_a_job_has_its_entries_only(server: Harness) -> None:
+    names = fill(server)
+    job = got(send(server, "POST", "/rewrites", ORDER, headers=basic()), 202)["job"]
+    put(server, "12345/later", "http://other.example/")
+    for path in (f"/log?job={job}", f"/log?job={job}&limit=3"):
+        assert [each["handle"] for each in pages(server, path, "entries", headers=basic())] == names
+    entries = pages(server, f"/log?job={job}", "entries", headers=basic())
+    rest = pages(server, f"/log?job={job}&since={entries[6]['seq']}", "entries", headers=basic())
+    assert rest == entries[7:]
+    problem(send(server, "GET", "/log?job=0123456789abcdef", headers=basic()), "not-found")
+    problem(send(server, "GET", f"/log?job={job}&newest=true", headers=basic()), "invalid-request")
+    problem(send(server, "GET", f"/log?job={job}"), "authentication-required")
+
+
 def test_large_rewrite_runs_in_the_background(slowly: Harness) -> None:
     server = slowly
     names = fill(server, 80)

@@ -20,45 +20,31 @@ PAGE_SIZE: Final = 50
 MAX_JOB_ENTRIES: Final = 20
 """Changed records on the page of a job; the log has all."""
 
-MAX_SEARCHED_ENTRIES: Final = 2_000
-"""Entries since the start of a job among which its own are searched: others can write at the same time."""
-
-_SEARCHED_AT_ONCE: Final = 500
-
 
 @LOG.get("/log")
 async def show_log(console: ConsoleRequest) -> Response:
-    """Show the entries of the ledger that the user can see, the newest first, or those since a time in order."""
-    since = console.text("since")
+    """Show the entries that the user can see, the newest first; those since a time or of a job in order."""
+    since, job = console.text("since"), console.text("job")
     page, problem = None, None
     try:
-        pages = console.api.log(since=since or "0", newest=not since, page_size=PAGE_SIZE)
+        pages = console.api.log(since=since or "0", newest=not since and not job, job=job, page_size=PAGE_SIZE)
         page = await pages.page(console.text("cursor"))
     except ClientError as error:
         problem = error
     return console.render(
         "log.html",
-        title=_("Log"),
+        title=_("Log of job {job}").format(job=job) if job else _("Log"),
         problem=problem,
         page=page,
         since=since,
+        job=job,
         lacks_scope=not console.has_scope(Scope.FIND),
     )
 
 
 async def list_job_entries(console: ConsoleRequest, job: JobResponse) -> list[EntryResponse]:
-    """The first entries of a job that the user can see in the log: their notes begin with its kind and id."""
-    found: list[EntryResponse] = []
-    pages, cursor = console.api.log(since=job.started_at, page_size=_SEARCHED_AT_ONCE), ""
+    """The first entries of a job that the user can see in the log."""
     try:
-        for _number in range(MAX_SEARCHED_ENTRIES // _SEARCHED_AT_ONCE):
-            page = await pages.page(cursor)
-            found += [each for each in page.entries if job.job in (each.note or "").partition(":")[0]]
-            if len(found) >= min(MAX_JOB_ENTRIES, job.done) or not page.next:
-                break
-            if job.ended_at and page.entries and page.entries[-1].at > job.ended_at:
-                break
-            cursor = page.next
+        return (await console.api.log(job=job.job, page_size=MAX_JOB_ENTRIES).page()).entries
     except ClientError:
-        pass  # a token without the scope, or a server that does not list handles
-    return found[:MAX_JOB_ENTRIES]
+        return []  # a token without the scope, or a server that does not list handles
