@@ -95,7 +95,13 @@ def to_html(piece: TextLink) -> str:
     if not piece.href:
         return f"<bdi>{_TIME.sub(_TIME_ELEMENT, text)}</bdi>"
     others = ' rel="nofollow noopener"' if piece.external else ""
+    text = break_url(piece.text) if piece.external else text
     return f'<a href="{escape_text(piece.href)}"{others}><bdi>{text}</bdi></a>'
+
+
+def break_url(text: str) -> Markup:
+    """A URL as HTML; it breaks at slashes, and not in a word."""
+    return Markup(escape_text(text).replace("/", "/<wbr>"))  # noqa: S704 - it is escaped
 
 
 def render_actions(links: Iterable[TextLink]) -> Markup:
