@@ -64,6 +64,15 @@ def to_read_options(query: ImportQuery) -> ReadOptions:
     )
 
 
+def find_options(query: ImportQuery) -> dict[str, Any]:
+    """Return the parameters of a request that differ from their defaults, as JSON."""
+    default = ImportQuery(name=query.name)
+    named = {field: getattr(query, field) for field in ImportQuery.__struct_fields__}
+    changed = {field: value for field, value in named.items() if value != getattr(default, field)}
+    found: dict[str, Any] = msgspec.to_builtins(changed)
+    return found
+
+
 def _choose(kind: type[E], text: str, what: str) -> E | None:
     if not text:
         return None

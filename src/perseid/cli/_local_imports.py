@@ -11,7 +11,7 @@ import msgspec
 
 from perseid.bulk.batch import Credential
 from perseid.bulk.formats import ReadOptions
-from perseid.bulk.imports import FileCheck, hash_file, read_problems, to_read_options, write_minted
+from perseid.bulk.imports import FileCheck, find_options, hash_file, read_problems, to_read_options, write_minted
 from perseid.bulk.report import write_report
 from perseid.records.binary import MAX_BYTES
 from perseid.records.errors import InvalidData
@@ -60,6 +60,7 @@ class LocalImports:
             skip_invalid=query.skip_invalid,
             mint_again=query.mint_again,
             reading=msgspec.to_builtins(to_read_options(query)),
+            query=find_options(query),
         )
         try:
             check = FileCheck.open(registry, spooled, file, identity, INTERFACE, _read_file)

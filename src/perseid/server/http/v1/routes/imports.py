@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 import msgspec
 
 from perseid.bulk.formats import InvalidFile, ReadOptions
-from perseid.bulk.imports import FileCheck, read_problems, to_read_options, write_minted
+from perseid.bulk.imports import FileCheck, find_options, read_problems, to_read_options, write_minted
 from perseid.bulk.report import write_report
 from perseid.ledger.store.jobs import Job
 from perseid.registry.advice import AdviceKind, phrase_row, to_data, to_sentence
@@ -440,15 +440,12 @@ def _to_read_options(query: ImportQuery) -> ReadOptions:
 
 def _to_fields(query: ImportQuery, reading: ReadOptions) -> dict[str, Any]:
     """What the record of an import keeps of the options."""
-    default = ImportQuery(name=query.name)
-    named = {field: getattr(query, field) for field in ImportQuery.__struct_fields__}
-    changed = {field: value for field, value in named.items() if value != getattr(default, field)}
     return {
         "options": RowOptions(query.on_existing),
         "skip_invalid": query.skip_invalid,
         "mint_again": query.mint_again,
         "reading": msgspec.to_builtins(reading),
-        "query": msgspec.to_builtins(changed),
+        "query": find_options(query),
     }
 
 

@@ -1,4 +1,4 @@
-"""How the costs of an installation grow: `python -m bench.growth [--handles 10000,1000000,10000000] [--seconds S]`.
+"""How the costs of an installation grow: `python -m bench.serving.growth [--handles 10000,1000000] [--seconds S]`.
 
 For each size an installation is filled with one load and served; the table has a column for each. Costs are CPU
 microseconds of all processes of the server, for a request of one client. The time of the fastest request of a hundred
