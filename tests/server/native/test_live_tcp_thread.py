@@ -72,9 +72,8 @@ def test_recorded_resolutions_get_the_recorded_bytes(tmp_path: Path) -> None:
             with connect(running) as client:
                 client.sendall(request)
                 assert is_same(read(client, len(response)), response), vector
-        eventually(
-            lambda: "transport=tcp" not in running.errors and len(threads(running)) == 1, "without an access log"
-        )
+        assert len(threads(running)) == 1, running.errors
+        assert "transport=tcp" not in running.errors, "without an access log"
 
 
 def test_requests_get_the_same_responses_wherever_they_are_divided(server: Serving, wanted: bytes) -> None:
