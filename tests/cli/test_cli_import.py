@@ -200,6 +200,24 @@ def test_minted_handles_are_written_back_and_never_minted_twice(here: Site) -> N
     assert read("stdin.csv")[0]["TITLE"] == "C"
 
 
+def test_file_is_minted_once_whoever_imports_it(here: Site) -> None:
+    """Jobs of others are not visible, but their identifiers are as permanent."""
+    write("t.csv", ("TITLE",), ("A",), ("B",))
+    for name in ("ann", "bob"):
+        here.ok(f"user add {PREFIX} {name}")
+        here.ok(f"grant {PREFIX}/{name} editor --on {PREFIX}")
+    minting = f"import t.csv --mint --prefix {PREFIX} --yes"
+    here.ok(f"{minting} --as 300:{PREFIX}/ann")
+    job, count = here.lines("jobs list")[0].split()[0], count_handles(here)
+    refused = here(f"{minting} --as 300:{PREFIX}/bob -o bob.csv")
+    assert (refused.code, count_handles(here), Path("bob.csv").exists()) == (4, count, False)
+    assert "a job that you cannot see" in refused.err
+    assert "--mint-again" in refused.err
+    assert job not in refused.shown
+    here.ok(f"{minting} --as 300:{PREFIX}/bob --mint-again -o bob.csv")
+    assert count_handles(here) == count + 2
+
+
 def test_interrupted_import_is_resumed_at_its_row(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_job, "ROWS_PER_STEP", 2)
     write("t.csv", ("handle", "URL"), *[(f"{PREFIX}/{number}", f"https://example.org/{number}") for number in range(9)])

@@ -146,6 +146,7 @@ def test_every_command_in_advice_exists() -> None:
         AdviceKind.CHOOSE_ON_EXISTING: "import",
         AdviceKind.IGNORE_COLUMN: "import",
         AdviceKind.MAP_COLUMN: "import",
+        AdviceKind.CONFIRM_MINT: "import",
         AdviceKind.MINT_OR_ENTER_HANDLE: "import",
         AdviceKind.NAME_HANDLE_COLUMN: "import",
         AdviceKind.NAME_MINT_PREFIX: "import",

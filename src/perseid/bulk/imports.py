@@ -145,7 +145,7 @@ class FileCheck:
             sha256, size = hash_file(file)
             options = msgspec.convert(spooled.record.reading, ReadOptions)
             if options.mint and not spooled.record.mint_again:
-                check_not_minted(registry, identity, sha256)
+                check_not_minted(registry, identity, sha256, options.prefix)
             is_type = find_types(registry, options.prefix)
             shared = resources.enter_context(_share(file))
             try:

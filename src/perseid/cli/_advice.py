@@ -19,6 +19,7 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.CHANGE_SCHEME: "Change the scheme in the policy: perseid namespace policy {prefix} --edit",
     AdviceKind.CHOOSE_ENCODING: "Save the file as UTF-8, or choose its encoding: --encoding cp1252, for example",
     AdviceKind.CHOOSE_ON_EXISTING: "Remove the row, or use --on-existing skip or --on-existing update",
+    AdviceKind.CONFIRM_MINT: "To mint others: --mint-again",
     AdviceKind.CREATE_RECORD: "Create its record first, with its values: perseid create {handle} …",
     AdviceKind.CREATE_TOKEN: "Use another token, or create one: perseid token create",
     AdviceKind.DEFINE_TYPE: "Define it first (perseid type add {type} …), or use a registered type",

@@ -18,6 +18,7 @@ TEXTS: Final = {
     "CHANGE_SCHEME": "Change the scheme in the policy: client.change_policy({prefix}, policy)",
     "CHOOSE_ENCODING": 'Save the file as UTF-8, or choose its encoding, as in ImportQuery(encoding="cp1252")',
     "CHOOSE_ON_EXISTING": 'Remove the row, or use ImportQuery(on_existing="skip") or ImportQuery(on_existing="update")',
+    "CONFIRM_MINT": "To mint other handles: ImportQuery(mint_again=True)",
     "CREATE_RECORD": "Create its record first: client.create({handle}, values)",
     "CREATE_TOKEN": "Use another token, or create one: client.create_token(scopes)",
     "DEFINE_TYPE": "Define it first (client.add_type({type}, description)), or use a registered type",

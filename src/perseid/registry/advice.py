@@ -210,6 +210,7 @@ class AdviceKind(Enum):
     IMPORT_AGAIN = "Import the file again"
     WAIT_FOR_IMPORT = "Wait until it has finished"
     MINT_AGAIN = "Undo job {job} first, or confirm that each row shall get another handle"
+    CONFIRM_MINT = "Confirm that each row shall get another handle"
     NAME_STATE = "Use published, unpublished, reserved or tombstone; a minted handle is no tombstone"
     REMOVE_DUPLICATE = "Remove one of the two rows"
 

@@ -339,6 +339,28 @@ def test_minted_handles_are_found_by_line_and_minted_once(registry: Registry, mo
     assert [(each.line, each.column) for each in problems(invalid)] == [(3, "Link")]
 
 
+def test_file_of_another_user_is_minted_once(registry: Registry) -> None:
+    """A job that the caller cannot see is not described, and one under another prefix does not count."""
+    rows = [mint_row(2), mint_row(3)]
+    reading = {"prefix": "12345", "mint": True}
+    waiting = check(registry, rows, ANN, reading=reading)
+    job = run(registry, check(registry, rows, reading=reading))
+    with pytest.raises(StateConflict) as refused:
+        import_job.start(registry, waiting, ANN, "cli")
+    assert refused.value.reason == "Handles were minted for this file before, by a job that you cannot see"
+    assert refused.value.advice == AdviceKind.CONFIRM_MINT()
+    for prefix in ("12345", "12345/maps-"):
+        with pytest.raises(StateConflict, match="cannot see"):
+            import_job.check_not_minted(registry, ANN, "ab" * 32, prefix)
+    import_job.check_not_minted(registry, ANN, "cd" * 32, "12345")
+    import_job.check_not_minted(registry, ANN, "ab" * 32, "77")
+    with pytest.raises(StateConflict, match=job.id):
+        import_job.check_not_minted(registry, OPERATOR, "ab" * 32, "77")
+    for _ in run_pieces(registry, undo.start(registry, job.id, OPERATOR, "cli"), OPERATOR):
+        pass
+    assert run(registry, waiting, ANN).done == 2
+
+
 def test_one_import_is_started_once(registry: Registry) -> None:
     """Two requests find the import before either has started it."""
     first = check(registry, [row(2, "12345/x")])
@@ -361,8 +383,8 @@ def test_concurrent_imports_of_one_file_mint_it_once(registry: Registry, monkeyp
     files = [check(registry, [mint_row(2), mint_row(3)]) for _ in range(4)]
     both_look, look = threading.Barrier(2), import_job.check_not_minted
 
-    def look_slowly(made: Registry, by: Identity, sha256: str) -> None:
-        look(made, by, sha256)
+    def look_slowly(made: Registry, by: Identity, sha256: str, prefix: str) -> None:
+        look(made, by, sha256, prefix)
         with suppress(threading.BrokenBarrierError):
             both_look.wait(0.2)  # only one thread gets here at a time
 

@@ -210,15 +210,21 @@ class JobOwner:
 
 
 def newest_first(
-    log: Log, before: tuple[int, str] | None = None, owner: JobOwner | None = None, page_size: int = PAGE
+    log: Log,
+    before: tuple[int, str] | None = None,
+    owner: JobOwner | None = None,
+    page_size: int = PAGE,
+    *,
+    kind: str = "",
 ) -> Iterator[Job]:
-    """Yield all jobs, or those of an owner, the latest start first; `page_size` are read at a time.
+    """Yield all jobs, or those of an owner or kind, the latest start first; `page_size` are read at a time.
 
     `before` is the (start, id) of the last job already returned.
     """
     while True:
         with log.store.reading() as connection:
-            queries = [_newest_query(condition, before, page_size) for condition in _conditions(owner)]
+            conditions = [condition & (jobs.c.kind == kind if kind else true()) for condition in _conditions(owner)]
+            queries = [_newest_query(condition, before, page_size) for condition in conditions]
             rows = {_cursor(row): row for query in queries for row in connection.execute(query)}
             page = _load_jobs(connection, [rows[cursor] for cursor in sorted(rows, reverse=True)[:page_size]])
         yield from page

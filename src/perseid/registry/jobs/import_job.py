@@ -24,6 +24,7 @@ from perseid.ledger.log.reader import LogReader
 from perseid.ledger.store import jobs
 from perseid.ledger.store.jobs import Job, JobSteps
 from perseid.names.errors import InvalidName
+from perseid.names.handle import fold
 from perseid.records.record import Value
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.minting import Mint
@@ -72,11 +73,11 @@ def start(registry: Registry, spooled: SpooledImport, identity: Identity, interf
             state = f"in the state {record.state.value}"
             raise StateConflict(f"Import {record.id} cannot be started: it is {state}", AdviceKind.IMPORT_AGAIN())
         if record.mint and not record.mint_again:
-            check_not_minted(registry, identity, record.sha256)
+            check_not_minted(registry, identity, record.sha256, record.prefix)
         options = msgspec.to_builtins(record.options)
         parameters: dict[str, object] = {"file": record.name, "sha256": record.sha256, "import": record.id, **options}
         if record.mint:
-            parameters["mint"] = True
+            parameters |= {"mint": True, "prefix": record.prefix}
         if record.invalid:
             parameters["skipped_rows"] = record.invalid
         job = runner.start_job(registry, KIND, parameters, identity, interface, note, total=record.valid)
@@ -84,15 +85,22 @@ def start(registry: Registry, spooled: SpooledImport, identity: Identity, interf
     return job
 
 
-def check_not_minted(registry: Registry, identity: Identity, sha256: str) -> None:
-    """Refuse a file whose handles were minted before: its rows would have two handles each."""
-    for job in runner.list_jobs(registry, identity):
-        if job.kind != KIND:
-            continue
+def check_not_minted(registry: Registry, identity: Identity, sha256: str, prefix: str) -> None:
+    """Refuse a file whose handles were minted before: its rows would have two handles each.
+
+    Of a job that the caller cannot see, only one under the same prefix matters, and nothing but that is told.
+    """
+    for job in jobs.newest_first(registry.ledger.log, kind=KIND):
         parameters = runner.load_parameters(job)
         if not parameters.get("mint") or parameters.get("sha256") != sha256:
             continue
         if runner.UndoIndex.of(registry, job.id).effective_undo(job.id) is not None:
+            continue
+        if not runner.can_see_job(registry, identity, job):
+            is_same = _namespace_of(str(parameters.get("prefix", prefix))) == _namespace_of(prefix)
+            if is_same and (job.done or not job.ended_at):
+                reason = "Handles were minted for this file before, by a job that you cannot see"
+                raise AlreadyMinted(reason, AdviceKind.CONFIRM_MINT())
             continue
         if not job.ended_at:
             reason = f"Job {job.id} has minted the first {job.done:,} of {job.total:,} rows of this file"
@@ -100,6 +108,11 @@ def check_not_minted(registry: Registry, identity: Identity, sha256: str) -> Non
         if job.done:
             reason = f"Job {job.id} has minted handles for this file already, {job.done:,} in all"
             raise AlreadyMinted(reason, AdviceKind.MINT_AGAIN(job=job.id))
+
+
+def _namespace_of(prefix: str) -> str:
+    """Return what all spellings of the namespace in which a file is minted share."""
+    return fold(prefix.partition("/")[0])
 
 
 def find_spooled(registry: Registry, job: Job) -> SpooledImport | None:

@@ -102,6 +102,11 @@ class ImportRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     checks: int = 0
     """How often it was checked again."""
 
+    @property
+    def prefix(self) -> str:
+        """The prefix in which to mint."""
+        return str(self.reading.get("prefix", ""))
+
     def to_response(self) -> ImportResponse:
         """Convert it for its user."""
         return ImportResponse(

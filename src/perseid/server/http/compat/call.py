@@ -67,7 +67,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.RETRY_STATISTICS: AdviceKind.RETRY_STATISTICS.value,
     **{kind: kind.value for kind in (AdviceKind.UPGRADE_NODE, AdviceKind.WAIT_FOR_MAINTENANCE)},
     **{kind: kind.value for kind in (AdviceKind.CHANGE_POLICY, AdviceKind.CHANGE_SCHEME, AdviceKind.REOPEN_NAMESPACE)},
-    **{kind: kind.value for kind in (AdviceKind.CHOOSE_ON_EXISTING, AdviceKind.MINT_AGAIN)},
+    **{kind: kind.value for kind in (AdviceKind.CHOOSE_ON_EXISTING, AdviceKind.CONFIRM_MINT, AdviceKind.MINT_AGAIN)},
     # This API has no imports.
     **dict.fromkeys((AdviceKind.CHOOSE_ENCODING, AdviceKind.IGNORE_COLUMN, AdviceKind.MAP_COLUMN)),
     **dict.fromkeys((AdviceKind.MINT_OR_ENTER_HANDLE, AdviceKind.NAME_HANDLE_COLUMN, AdviceKind.NAME_MINT_PREFIX)),

@@ -29,6 +29,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
         "Save the file as UTF-8, or enter its encoding, such as cp1252, under Options and check it again"
     ),
     AdviceKind.CHOOSE_ON_EXISTING: mark("Remove the row, or choose under Options what happens to existing records"),
+    AdviceKind.CONFIRM_MINT: mark("To mint other identifiers, choose it under Options"),
     AdviceKind.CREATE_RECORD: mark("Create its record first"),
     AdviceKind.CREATE_TOKEN: mark("Create another token on the page Tokens"),
     AdviceKind.DEFINE_TYPE: mark("Use a registered type, or ask an administrator to define this one"),

@@ -185,6 +185,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.CHANGE_SCHEME: f"Change the scheme in the policy: PUT {BASE}/namespaces/{{prefix}}/policy",
     AdviceKind.CHOOSE_ENCODING: "Save the file as UTF-8, or choose its encoding with the parameter encoding",
     AdviceKind.CHOOSE_ON_EXISTING: AdviceKind.CHOOSE_ON_EXISTING.value,
+    AdviceKind.CONFIRM_MINT: "To mint other handles, send the parameter mint_again",
     AdviceKind.CREATE_RECORD: f"Create its record first, with its values: POST {BASE}/handles",
     AdviceKind.CREATE_TOKEN: f"Use another token, or create one: POST {BASE}/tokens",
     AdviceKind.DEFINE_TYPE: f"Define it first (POST {BASE}/types), or use a registered type",
