@@ -178,7 +178,9 @@ static void end_kept(loop_t *loop, uint32_t number)
 {
     kept_t *kept = &loop->tcp->kept[number];
 
-    close(kept->descriptor); /* epoll forgets it, because there is no other descriptor of it */
+    /* Not by closing alone: a process that is being started has a copy, and epoll would go on to report it. */
+    epoll_ctl(loop->epoll, EPOLL_CTL_DEL, kept->descriptor, NULL);
+    close(kept->descriptor);
     count_connection(&loop->settings, &kept->peer, -1);
     free_number(loop->tcp, number);
 }

@@ -186,6 +186,34 @@ def test_kept_connection_is_served_until_the_client_ends_it(threaded: Threaded) 
     assert not any(threaded.shared._thread)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_connection_ends_once_if_a_child_process_has_a_copy(threaded: Threaded) -> None:
+    """As a process has that is being started, until it executes its program."""
+    wanted = expected(threaded.reader, KEPT)
+    with threaded.connect(KEPT) as client:
+        assert is_same(read(client, len(wanted)), wanted)
+        waiting, ending = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(ending)
+            os.read(waiting, 1)
+            os._exit(0)
+        try:
+            client.shutdown(socket.SHUT_RDWR)
+            eventually(lambda: threaded.shared.count_kept() == 0)
+            for _ in range(3):
+                with threaded.connect(KEPT) as other:
+                    assert is_same(read(other, len(wanted)), wanted)
+                    assert threaded.shared.count_kept() == 1
+                    other.shutdown(socket.SHUT_RDWR)
+                    eventually(lambda: threaded.shared.count_kept() == 0)
+            assert not any(threaded.shared._thread)
+        finally:
+            os.close(waiting)
+            os.close(ending)
+            os.waitpid(child, 0)
+
+
 def test_counters_of_networks_are_those_of_python(folder: Path) -> None:
     with running(folder, "::1") as threaded, threaded.connect(KEPT) as client:
         shared = threaded.shared
