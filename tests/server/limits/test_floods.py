@@ -178,7 +178,10 @@ def test_anonymous_changes_do_not_use_the_write_budget(server: Serving) -> None:
     assert after[name] == before[name]
     with SourceClient(server.native, "127.33.100.1") as writer:
         writer.act_as(ADMINISTRATOR, SECRET)
-        assert writer.create(f"{PREFIX}/of-a-writer", values).code is ResponseCode.SUCCESS
+        # The first ones may be told to retry: on a busy machine checking a secret uses up its share of time.
+        eventually(
+            lambda: writer.create(f"{PREFIX}/of-a-writer", values).code is ResponseCode.SUCCESS, "a change is made"
+        )
     assert metrics(server)[name] == before[name] + 1
 
 
