@@ -13,18 +13,22 @@ import ssl
 import subprocess
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from base64 import b64encode
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from http.client import HTTPSConnection
+from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
+from urllib.parse import quote, urlencode
 
 import alembic.config
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from perseid.client import NativeClient as PythonClient
+from perseid.client import native_operations as operations
 from perseid.ledger import errors
 from perseid.ledger.log import commit
 from perseid.ledger.store import TABLES_VERSION, migrations, store
@@ -46,6 +50,8 @@ NAME = "id.example.org"
 HOST = f"127.{os.getpid() >> 16 & 255}.{os.getpid() >> 8 & 255}.{os.getpid() & 255 or 1}"
 """An address of this machine that no other test process uses, because HAProxy has no free ports to ask for."""
 HTTPS_PORT, NATIVE_PORT = 8443, 2641
+CLIENT = "127.0.0.1"
+URL = Value.text(1, "URL", "https://example.org/")
 MIGRATION = """
 import sqlalchemy as sa
 from alembic import op
@@ -87,6 +93,19 @@ class Nodes:
     servers: list[Serving]
     token: str
     secret: str
+    environ: dict[str, str]
+    stack: ExitStack
+
+    def stop(self, number: int) -> None:
+        self.servers[number].stop()
+
+    def start(self, number: int) -> None:
+        """Start a stopped server again, at the same ports."""
+        old = self.servers[number]
+        ports = {"PERSEID_HTTP_PORT": str(old.http[1])}
+        options = ("--native-port", str(old.native[1]))
+        environ = self.environ | ports
+        self.servers[number] = self.stack.enter_context(serving(self.directories[number], *options, **environ))
 
     def mint(self, number: int) -> tuple[int, str]:
         body = {"prefix": PREFIX, "values": [{"type": "URL", "data": "https://example.org/minted"}]}
@@ -143,7 +162,8 @@ def nodes(postgres: Cluster) -> Iterator[Nodes]:
                 environ[f"PERSEID_{part}_{key}".upper()] = str(real.get(text, text))
         servers = [stack.enter_context(serving(each, **environ)) for each in directories]
         wait_until(lambda: agrees(second.run(check[0]), check[1]), "both nodes have reported")
-        yield Nodes(shells, directories, servers, token_for(directories[0]), json.loads(done.out)["secret"])
+        token, secret = token_for(directories[0]), json.loads(done.out)["secret"]
+        yield Nodes(shells, directories, servers, token, secret, environ, stack)
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +178,7 @@ def balancer(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     text = example("One name", "text", "defaults")
     text = text.replace("bind :443", f"bind {HOST}:{HTTPS_PORT}").replace("bind :2641", f"bind {HOST}:{NATIVE_PORT}")
     text = text.replace("/etc/haproxy/id.example.org.pem", str(work / "pem"))
-    text = re.sub(r"mode http\n    option", f"mode http\n    source {HOST}\n    option", text)
+    text = text.replace("backend http\n", f"backend http\n    source {HOST}\n")
     for number, server in enumerate(nodes.servers, 1):
         text = text.replace(f"192.0.2.1{number}:8000", "{}:{}".format(*server.http))
         text = re.sub(
@@ -181,22 +201,29 @@ def balancer(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         process.wait(30)
 
 
+def exchange(
+    certificate: Path, method: str, path: str, body: str | None = None, source: str = CLIENT, **headers: str
+) -> tuple[int, bytes, str]:
+    """Send a request to the load balancer under its name; the status or 0, the body, and the cookie that is set."""
+    connection = HTTPSConnection(NAME, timeout=30)
+    try:
+        stream = socket.create_connection((HOST, HTTPS_PORT), 30, (source, 0))
+        connection.sock = ssl.create_default_context(cafile=str(certificate)).wrap_socket(stream, server_hostname=NAME)
+        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        response = connection.getresponse()
+        return response.status, response.read(), response.getheader("Set-Cookie", "").partition(";")[0]
+    except OSError:
+        return 0, b"", ""
+    finally:
+        connection.close()
+
+
 def through(
     certificate: Path, path: str, method: str = "GET", body: str | None = None, token: str = ""
 ) -> tuple[int, bytes]:
-    """Send a request to the load balancer under its name; 0 if there is no response."""
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"} if token else {}
-    connection = HTTPSConnection(NAME, timeout=30)
-    try:
-        stream = socket.create_connection((HOST, HTTPS_PORT), 30)
-        connection.sock = ssl.create_default_context(cafile=str(certificate)).wrap_socket(stream, server_hostname=NAME)
-        connection.request(method, path, body, headers)
-        response = connection.getresponse()
-        return response.status, response.read()
-    except OSError:
-        return 0, b""
-    finally:
-        connection.close()
+    """Send a request to the load balancer with a token."""
+    headers = {"Authorization": f"Bearer {token}", "Content_Type": "application/json"} if token else {}
+    return exchange(certificate, method, path, body, **headers)[:2]
 
 
 def test_two_nodes_are_behind_one_name(nodes: Nodes, balancer: Path) -> None:
@@ -214,6 +241,116 @@ def test_two_nodes_are_behind_one_name(nodes: Nodes, balancer: Path) -> None:
     for server in nodes.servers:
         with NativeClient(server.native, Via.UDP) as client:
             assert client.resolve(f"{PREFIX}/first").code is ResponseCode.SUCCESS
+
+
+def basic(nodes: Nodes) -> str:
+    """The secret of the administrator, for HTTP."""
+    return "Basic " + b64encode(f"{quote(ADMINISTRATOR, safe='')}:{nodes.secret}".encode()).decode()
+
+
+def begin_session(nodes: Nodes, balancer: Path, source: str = CLIENT) -> str:
+    """Begin a session of the compatible API; its credentials."""
+    status, answer, _ = exchange(balancer, "POST", "/api/sessions", source=source, Authorization=basic(nodes))
+    assert status == 201, answer
+    return 'Handle sessionId="{}"'.format(json.loads(answer)["sessionId"])
+
+
+def sign_in(nodes: Nodes, balancer: Path) -> str:
+    """Sign in to the console; the cookie."""
+    form = urlencode({"method": "secret", "next": "/console", "identity": ADMINISTRATOR, "secret": nodes.secret})
+    headers = {"Content_Type": "application/x-www-form-urlencoded", "Origin": f"https://{NAME}"}
+    status, page, cookie = exchange(balancer, "POST", "/console/sign-in", form, **headers)
+    assert (status, bool(cookie)) == (303, True), page
+    return cookie
+
+
+def use_native_challenges(nodes: Nodes, _: Path, name: str) -> None:
+    with NativeClient((HOST, NATIVE_PORT), Via.TCP) as client:  # a connection for each message
+        client.act_as(ADMINISTRATOR, nodes.secret)
+        codes = [client.create(f"{PREFIX}/{name}-{number}", (URL,)).code for number in range(6)]
+    assert codes == [ResponseCode.SUCCESS] * 6
+
+
+def use_native_session(nodes: Nodes, _: Path, name: str) -> None:
+    with NativeClient((HOST, NATIVE_PORT), Via.TCP) as client:
+        client.act_as(ADMINISTRATOR, nodes.secret)
+        client.begin_session()
+        codes = [client.create(f"{PREFIX}/{name}-{number}", (URL,)).code for number in range(6)]
+    assert codes == [ResponseCode.SUCCESS] * 6
+
+
+def use_python_client(nodes: Nodes, _: Path, name: str) -> None:
+    handles = [f"{PREFIX}/{name}-{number}" for number in range(60)]
+    with PythonClient(HOST, NATIVE_PORT, identity=ADMINISTRATOR, key=nodes.secret) as client:
+        assert list(client.do_many(operations.create(handle, [URL]) for handle in handles)) == handles
+
+
+def use_session(nodes: Nodes, balancer: Path, _: str) -> None:
+    session = begin_session(nodes, balancer)
+    answers = [exchange(balancer, "GET", "/api/sessions/this", Authorization=session) for _ in range(6)]
+    assert [status for status, *_ in answers] == [200] * 6, answers
+
+
+def use_console(nodes: Nodes, balancer: Path, _: str) -> None:
+    cookie = sign_in(nodes, balancer)
+    pages = [exchange(balancer, "GET", "/console", Cookie=cookie) for _ in range(6)]
+    assert [status for status, *_ in pages] == [200] * 6, pages
+
+
+def use_import(nodes: Nodes, balancer: Path, name: str) -> None:
+    send = partial(exchange, balancer, Authorization=basic(nodes))
+    rows = f"handle,URL\n{PREFIX}/{name},https://example.org/\n"
+    path = f"/api/v1/imports?prefix={PREFIX}&format=csv"
+    status, answer, _ = send("POST", path, rows, Content_Type="text/csv")
+    assert status == 202, answer
+    found = "/api/v1/imports/{}".format(json.loads(answer)["id"])
+    assert [send("GET", found)[0] for _ in range(6)] == [200] * 6
+    wait_until(lambda: json.loads(send("GET", found)[1])["state"] == "ready", "the file is checked")
+    status, answer, _ = send("POST", f"{found}/apply", "{}", Content_Type="application/json")
+    assert status in (200, 201, 202), answer
+    wait_until(lambda: through(balancer, f"/api/handles/{PREFIX}/{name}")[0] == 200, "the import")
+
+
+USES = [use_native_challenges, use_native_session, use_python_client, use_session, use_console, use_import]
+
+
+@pytest.mark.parametrize("use", USES)
+def test_what_one_node_knows_is_used_behind_one_name(
+    nodes: Nodes, balancer: Path, use: Callable[[Nodes, Path, str], None]
+) -> None:
+    use(nodes, balancer, use.__name__)
+
+
+def find_node(nodes: Nodes, session: str) -> int:
+    """The node that knows a session."""
+    headers = {"Authorization": session, "X-Forwarded-For": CLIENT, "X-Forwarded-Proto": "https"}
+    known = []
+    for server in nodes.servers:
+        connection = HTTPConnection(*server.http, timeout=30, source_address=(HOST, 0))
+        connection.request("GET", "/api/sessions/this", headers=headers)
+        known.append(connection.getresponse().status == 200)
+        connection.close()
+    assert sum(known) == 1
+    return known.index(True)
+
+
+def test_a_lost_node_ends_what_only_it_knew(nodes: Nodes, balancer: Path) -> None:
+    sessions = [begin_session(nodes, balancer, f"127.0.0.{number}") for number in range(1, 17)]
+    assert {find_node(nodes, each) for each in sessions} == {0, 1}  # both nodes work
+    lost = find_node(nodes, sessions[0])
+    cookie = sign_in(nodes, balancer)
+    with PythonClient(HOST, NATIVE_PORT, identity=ADMINISTRATOR, key=nodes.secret) as client:
+        client.create(f"{PREFIX}/before-loss", [URL])
+        nodes.stop(lost)
+        assert exchange(balancer, "GET", "/api/sessions/this", Authorization=sessions[0])[0] == 403
+        assert exchange(balancer, "GET", "/console", Cookie=cookie)[0] == 303  # to the page to sign in
+        client.create(f"{PREFIX}/after-loss", [URL])
+    for use in USES:
+        use(nodes, balancer, f"{use.__name__}-after-loss")
+    nodes.start(lost)
+    wait_until(lambda: find_node(nodes, begin_session(nodes, balancer)) == lost, "the node is back")
+    for use in USES:
+        use(nodes, balancer, f"{use.__name__}-again")
 
 
 def test_two_nodes_can_be_two_sites(nodes: Nodes) -> None:
