@@ -268,9 +268,9 @@ static void serve_new(loop_t *loop, int descriptor, const address_t *peer)
         hand_over(loop, descriptor, peer, answered(tcp), rest);
 }
 
-static void accept_connections(loop_t *loop, int listener, int *budget)
+static void accept_connections(loop_t *loop, int listener, size_t limit)
 {
-    for (; *budget; --*budget) {
+    for (size_t i = 0; i < limit; i++) {
         address_t peer;
         socklen_t size = sizeof peer;
         int descriptor = accept4(listener, &peer.any, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -314,7 +314,8 @@ static void serve_kept(loop_t *loop, uint32_t number)
 void tcp_handle(loop_t *loop, const struct epoll_event *events, int count)
 {
     tcp_t *tcp = loop->tcp;
-    int budget = BATCH;
+    /* epoll reports listeners in the same order each time: a flood at one must not keep the others waiting. */
+    size_t limit = tcp->listener_count ? BATCH / tcp->listener_count : 0;
 
     loop_begin(loop);
     for (int i = 0; i < count; i++) {
@@ -322,7 +323,7 @@ void tcp_handle(loop_t *loop, const struct epoll_event *events, int count)
         if (number < FIRST_LISTENER)
             serve_kept(loop, number);
         else if (tcp->is_accepting)
-            accept_connections(loop, tcp->listeners[number - FIRST_LISTENER], &budget);
+            accept_connections(loop, tcp->listeners[number - FIRST_LISTENER], limit);
     }
     loop_end(loop);
 }

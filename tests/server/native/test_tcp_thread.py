@@ -424,6 +424,30 @@ def test_flood_of_connections_for_the_event_loop_is_taken_completely(threaded: T
         assert all(one.is_admitted and one.received == OTHER for one in threaded.taken)
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_flood_of_connections_at_one_listener_does_not_delay_those_at_another(
+    threaded: Threaded, is_first: bool
+) -> None:
+    threaded.loop.stop()
+    flooded = threaded.listener
+    with ExitStack() as stack:
+        other = stack.enter_context(socket.create_server((HOST, 0)))
+        other.setblocking(False)
+        listeners = [flooded, other] if is_first else [other, flooded]
+        threaded.loop = native.Loop(-1, [listener.fileno() for listener in listeners])
+        threaded.exempt = ("127.0.0.0/8",)
+        threaded.configure(most=1_000)
+        for _ in range(100):
+            stack.enter_context(threaded.connect(OTHER))
+        late = stack.enter_context(socket.create_connection(other.getsockname()))
+        late.sendall(OTHER)
+        assert select([other], [], [], DEADLINE)[0]
+        threaded.loop.start()
+        stack.callback(threaded.loop.stop)
+        peers = [one.client.getpeername() for one in threaded.take(101)]
+        assert peers.index(late.getsockname()) < 64
+
+
 def test_answers_are_logged_if_the_settings_say_so(threaded: Threaded) -> None:
     threaded.configure(logs=True)
     for request in (FOUND, MISSING):
