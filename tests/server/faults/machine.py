@@ -1,6 +1,7 @@
 """The processes of a running server as the kernel sees them."""
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +31,35 @@ def processes(server: Serving) -> dict[str, list[int]]:
             if int(fields[1]) == server.pid and fields[0] != "Z":
                 found.setdefault(role, []).append(int(folder.name))
     return {role: sorted(pids) for role, pids in found.items()}
+
+
+def started(server: Serving) -> dict[str, list[int]]:
+    """The same as `processes`, once it has all workers.
+
+    A server announces itself with the first one, which for a moment may still be a child of the process that forked it.
+    """
+    eventually(lambda: len(processes(server)["worker"]) == server.workers, "all workers")
+    return processes(server)
+
+
+def silence(pid: int, number: signal.Signals) -> None:
+    """Stop or kill a process and wait until none of its threads runs: each continues until the signal reaches it."""
+    os.kill(pid, number)
+    eventually(lambda: not any(_runs(task) for task in _tasks(pid)), "a process without running threads")
+
+
+def _tasks(pid: int) -> list[Path]:
+    try:
+        return list((PROC / str(pid) / "task").iterdir())
+    except OSError:  # it has ended
+        return []
+
+
+def _runs(task: Path) -> bool:
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0] not in "TtXZ"
+    except OSError:
+        return False
 
 
 def named(server: Serving) -> dict[str, int]:

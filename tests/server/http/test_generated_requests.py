@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 
 import perseid
 from tests.conftest import EXAMPLES
-from tests.server.faults.machine import descriptors, eventually, memory, processes
+from tests.server.faults.machine import descriptors, eventually, memory, processes, started
 from tests.server.http.generated_requests import ALL_PATHS, Made, made_up
 from tests.server.http.raw import NO_LIMITS, Answer, Raw, connected, request, see_sound
 from tests.server.installations import PREFIX, SECRET, copy_to
@@ -65,7 +65,7 @@ def asking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
     """The same server for all requests; it must be healthy at the end."""
     directory = copy_to(tmp_path_factory.mktemp("generated"))
     with serving(directory, "--workers", "1", **NO_LIMITS) as server:
-        pids = processes(server)
+        pids = started(server)
         (worker,) = pids["worker"]
         open_before, own_before = descriptors(worker), memory(worker).own
         made = Asking(server, directory)

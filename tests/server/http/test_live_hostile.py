@@ -20,7 +20,7 @@ from perseid.server.http.connection.requests import MAX_HEADERS
 from perseid.server.http.messages import MAX_BODY, MAX_HEAD
 from perseid.wire.codes import ResponseCode
 from perseid.wire.responses import ResolutionResult
-from tests.server.faults.machine import descriptors, eventually, memory, processes
+from tests.server.faults.machine import descriptors, eventually, memory, processes, started
 from tests.server.faults.sources import NOBODY_EXEMPT, metrics
 from tests.server.http.connection.test_connection_refusals import CASES, SMUGGLED
 from tests.server.http.contexts import basic
@@ -56,7 +56,7 @@ REFUSED = 'perseid_limits_triggered_total{limit="connections"}'
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     with serving(copy_to(tmp_path_factory.mktemp("hostile")), "--workers", "1", **SETTINGS) as running:
-        pids = processes(running)
+        pids = started(running)
         (worker,) = pids["worker"]
         fetch(running, f"/{PREFIX}/n1?noredirect")
         open_before, own_before = descriptors(worker), memory(worker).own

@@ -29,7 +29,7 @@ from perseid.wire.requests import HandleRequest, RequestBody, Resolve, ValuesReq
 from perseid.wire.responses import ResolutionResult
 from tests.conftest import EXAMPLES
 from tests.server.faults.flood import Flood, Kind
-from tests.server.faults.machine import cpu_seconds, eventually, memory, named, processes
+from tests.server.faults.machine import cpu_seconds, eventually, memory, named, processes, started
 from tests.server.faults.sources import (
     NOBODY_EXEMPT,
     SourceClient,
@@ -61,7 +61,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """
     settings = NOBODY_EXEMPT | {"PERSEID_LOG_ACCESS": "false", "PERSEID_LIMITS_FAILED_PROOFS": "1000000"}
     with serving(copy_to(tmp_path_factory.mktemp("floods")), "--workers", "1", **settings) as running:
-        pids = processes(running)
+        pids = started(running)
         yield running
         assert processes(running) == pids, "a process was started again"
         assert "Internal Error" not in running.errors, running.errors

@@ -16,7 +16,7 @@ from perseid.wire.codes import OpCode, OpFlag, ResponseCode, Version, default_fl
 from perseid.wire.message import Envelope
 from perseid.wire.requests import Resolve, ValuesRequest, VerifyChallenge
 from perseid.wire.responses import VerificationResult
-from tests.server.faults.machine import eventually, memory, processes
+from tests.server.faults.machine import eventually, memory, processes, started
 from tests.server.faults.sources import (
     NOBODY_EXEMPT,
     PATIENCE,
@@ -62,7 +62,7 @@ KEPT = default_flags(OpCode.RESOLUTION) | OpFlag.KEEP_CONNECTION
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """A server with small limits and no exempt networks. Each test uses its own networks."""
     with serving(copy_to(tmp_path_factory.mktemp("abuse")), "--workers", "1", **STRICT) as running:
-        pids = processes(running)
+        pids = started(running)
         yield running
         assert processes(running) == pids, "a process was started again"
         assert "Internal Error" not in running.errors
