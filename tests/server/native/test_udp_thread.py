@@ -427,6 +427,32 @@ def test_datagrams_are_taken_once_in_each_turn_of_the_event_loop(threaded: Threa
     assert taken[:20] == [*range(taken[0], taken[0] + 20)]
 
 
+def test_what_is_left_after_an_error_is_taken_without_further_news(threaded: Threaded) -> None:
+    """The thread has none while its queues are full."""
+    events: list[str] = []
+
+    async def run() -> None:
+        loop, is_taken = asyncio.get_running_loop(), asyncio.Event()
+        loop.set_exception_handler(lambda _, context: events.append(str(context["exception"])))
+
+        def take() -> bool:
+            if not events:
+                raise ValueError("an error")
+            events.append("taken")
+            is_taken.set()
+            return False
+
+        thread.start(loop, take)
+        os.write(thread.compiled.fileno(), (1).to_bytes(8, sys.byteorder))
+        await asyncio.wait_for(is_taken.wait(), DEADLINE)
+        thread.stop(loop)
+
+    threaded.loop.stop()
+    thread = ResolutionThread(threaded.udp, (), threaded.reader, WorkerCounters())
+    asyncio.run(run())
+    assert events[:2] == ["an error", "taken"]
+
+
 def test_thread_can_be_stopped_and_started(threaded: Threaded) -> None:
     for _ in range(3):
         threaded.loop.stop()

@@ -33,6 +33,9 @@ STUCK_SECONDS: Final = 1.0
 """Seconds without a sign of the thread after which it is considered stuck. It gives one at least every 0.1 s, and on a
 busy machine it waits for the processor like the event loop."""
 
+RETRY_SECONDS: Final = 0.05
+"""Seconds until the queues are emptied further after an error, which the event loop logs."""
+
 _EVENT_SIZE: Final = 8  # bytes of an eventfd
 _logger = logging.getLogger(__name__)
 
@@ -104,9 +107,14 @@ class ResolutionThread:
 
         def take_some() -> None:
             nonlocal has_more
-            has_more = False
-            if self._take():
-                has_more = True
+            has_more = True
+            try:
+                has_more = self._take()
+            except Exception:
+                # The thread says nothing more while its queues are not emptied.
+                loop.call_later(RETRY_SECONDS, take_some)
+                raise
+            if has_more:
                 loop.call_soon(take_some)
 
         def wake() -> None:

@@ -443,13 +443,18 @@ class NativeAcceptLoop(AcceptLoop):
         if self._thread is None:
             return False
         taken = self._thread.compiled.take_connections()
-        for descriptor, family, host, is_admitted, received, unsent, keep in taken:
-            client = socket.socket(family, socket.SOCK_STREAM, 0, descriptor)
-            if is_admitted:
-                self._connections.take_over(host)
-                self._serve(client, host, partial(self._continue, received=received, unsent=unsent, keep=keep))
-            else:
-                self._take(client, host)
+        clients = deque([socket.socket(each[1], socket.SOCK_STREAM, 0, each[0]) for each in taken])
+        try:
+            for _, _, host, is_admitted, received, unsent, keep in taken:
+                client = clients.popleft()
+                if is_admitted:
+                    self._connections.take_over(host)
+                    self._serve(client, host, partial(self._continue, received=received, unsent=unsent, keep=keep))
+                else:
+                    self._take(client, host)
+        finally:
+            for client in clients:  # after an error
+                client.close()
         return bool(taken)
 
     def _continue(

@@ -85,14 +85,16 @@ class AcceptLoop(ABC):
         self, client: socket.socket, host: str, take: Callable[[socket.socket, str], asyncio.Protocol | None]
     ) -> None:
         """Serve an admitted client by `take` or something like it."""
+        protocol = None
         try:
             protocol = take(client, host)
         except OSError:  # the client has disconnected
-            protocol = None
-        if protocol is None:
-            client.close()
-            self._connections.leave(host)
-        else:
+            pass
+        finally:
+            if protocol is None:
+                client.close()
+                self._connections.leave(host)
+        if protocol is not None:
             task = asyncio.get_running_loop().create_task(self._adopt(client, host, protocol))
             self._adopting.add(task)
             task.add_done_callback(self._adopting.discard)
