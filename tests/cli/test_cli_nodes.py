@@ -13,6 +13,7 @@ from perseid.ledger.backup import encryption
 from perseid.ledger.store.node_reports import KEPT_SECONDS, NodeReport, read_reports, remove_report, save_report
 from perseid.registry.installation.installation import Installation
 from perseid.registry.installation.sections import strip_password
+from perseid.registry.installation.settings import Config
 from tests.cli.installation import Site, call, site
 from tests.postgres import Cluster, postgres
 from tests.server.failover import request, wait_until
@@ -85,6 +86,46 @@ def test_a_node_joins_with_the_file_of_another(here: Site, secret: str, tmp_path
     assert "https://example.org/a" in second.ok("resolve 12345/a").out
     second.ok("create 12345/b --url https://example.org/b")
     assert "https://example.org/b" in here.ok("resolve 12345/b").out
+
+
+URL = f"postgresql://me:{PASSWORD}@db/names"
+
+
+def test_passwords_are_removed_from_any_file_of_settings(here: Site, secret: str, tmp_path: Path) -> None:
+    """Also if a variable overrides the setting, and from comments."""
+    path, environ = here.directory / "perseid.toml", {}
+    environ["PERSEID_LEDGER_DATABASE"] = Config.load(here.directory, {}).ledger.database
+    for number, settings in enumerate(
+        [
+            f'[ledger]\ndatabase = "{URL}" # of db\n',
+            f"\ufeff[ ledger ]\r\n\tdatabase='{URL}'\r\n",
+            f'ledger.database = "{URL}"\n',
+            f'[ledger]\n#database = "{URL}"\n',
+            f'# \u2028\n[ledger]\ndatabase = "{URL}"\n',
+        ]
+    ):
+        path.write_bytes(settings.encode())
+        file, second = tmp_path / f"file-{number}", tmp_path / f"node-{number}"
+        done = call("node", "export", str(file), *secret.split(), "-d", str(here.directory), environ=environ)
+        assert (done.code, "is not in it" in done.err) == (0, True), done
+        done = call("node", "join", str(file), *secret.split(), "-d", str(second), environ=environ)
+        assert done.code == 0, done
+        expected = settings.removeprefix("\ufeff").replace(f":{PASSWORD}@", "@")
+        assert (second / "perseid.toml").read_bytes() == expected.encode()
+
+
+def test_a_password_that_cannot_be_removed_is_not_exported(here: Site, secret: str, tmp_path: Path) -> None:
+    for settings in (
+        f'ledger = {{ database = "{URL}" }}\n',
+        f'[ledger]\ndatabase = """\\\n{URL}"""\n',
+        f'[ledger]\n"database" = "{URL}"\n',
+        f'[ledger]\ndatabase = "{URL.replace("@", chr(92) + "u0040")}"\n',
+    ):
+        (here.directory / "perseid.toml").write_text(settings)
+        done = here(f"node export {tmp_path / 'node'} {secret}")
+        assert (done.code, 'below the line [ledger], as in: database = "postgresql' in done.err) == (1, True), done
+        assert PASSWORD not in done.err
+        assert not (tmp_path / "node").exists()
 
 
 def test_check_names_the_nodes_with_problems(here: Site) -> None:

@@ -6,6 +6,7 @@ server of the site to clients, behind one address, or servers of separate sites.
 """
 
 import os
+import re
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -19,10 +20,13 @@ from .files import InstallationError, place, staging_directory, write_file
 from .full_backup import MAX_LINE, collect_files, encode_files, parse_files
 from .installation import Installation, check_version, new_log, open_store
 from .sections import strip_password
-from .settings import FILE_NAME, Config
+from .settings import FILE_NAME, Config, InvalidConfig, decode_settings
 from .site import CHECKPOINT_KEY, KEYS_NAME
 
 FIRST_LINE: Final = b"perseid node 1\n"
+
+# In comments too: an earlier URL may be there.
+_DATABASE_LINE = re.compile(r"""^([ \t#]*(?:ledger\.)?database[ \t]*=[ \t]*)(["'])(.*?)\2""", re.MULTILINE)
 
 
 def export_node(directory: Path, config: Config, stream: Output, passphrase: bytes) -> bool:
@@ -34,12 +38,12 @@ def export_node(directory: Path, config: Config, stream: Output, passphrase: byt
             "perseid restore FILE --settings COPY -d DIR"
         )
     files = dict(collect_files(directory, config))
-    settings = files[FILE_NAME].decode()
-    files[FILE_NAME] = _remove_password(settings, config).encode()
+    settings = decode_settings(files[FILE_NAME])
+    files[FILE_NAME] = _remove_password(settings).encode()
     encrypted = EncryptedWriter(stream, FIRST_LINE, passphrase)
     encrypted.write(encode_files(files))
     encrypted.end()
-    return files[FILE_NAME].decode() != settings
+    return files[FILE_NAME] != settings.encode() or strip_password(config.ledger.database) != config.ledger.database
 
 
 def join(
@@ -50,7 +54,7 @@ def join(
         raise InstallationError(f"{name} is not a file of `perseid node export`")
     plain = open_encrypted(stream, name, FIRST_LINE, passphrase)
     files = parse_files(plain.readline(MAX_LINE), name)
-    config = Config.parse(files[FILE_NAME].decode(), os.environ if environ is None else environ)
+    config = Config.parse(decode_settings(files[FILE_NAME]), os.environ if environ is None else environ)
     directory = directory.resolve()
     with staging_directory(directory, FILE_NAME) as work:
         for path, data in files.items():
@@ -75,14 +79,17 @@ def _check_ledger(work: Path, config: Config, name: str) -> None:
                 )
 
 
-def _remove_password(settings: str, config: Config) -> str:
-    """Remove the password of the database from the text of the settings."""
-    source, _, line = config.sources["ledger.database"].partition(":")
-    if source != FILE_NAME:  # an environment variable
-        return settings
-    lines = settings.split("\n")
-    number = int(line) - 1
-    stripped = strip_password(config.ledger.database)
-    if stripped != config.ledger.database:
-        lines[number] = f'database = "{stripped}"'
-    return "\n".join(lines)
+def _remove_password(settings: str) -> str:
+    """Remove the password of the database from the text of the settings, also where a variable overrides it."""
+    database = Config.parse(settings, {}).ledger.database
+    changed = _DATABASE_LINE.sub(lambda match: f"{match[1]}{match[2]}{strip_password(match[3])}{match[2]}", settings)
+    try:
+        is_removed = Config.parse(changed, {}).ledger.database == strip_password(database)
+    except InvalidConfig:
+        is_removed = False
+    if strip_password(database) != database and not is_removed:
+        raise InstallationError(
+            f"Cannot remove the password of the database from {FILE_NAME}; write the setting in one line below "
+            'the line [ledger], as in: database = "postgresql://user@host/database"'
+        )
+    return changed if is_removed else settings

@@ -40,7 +40,7 @@ from .installation import (
     write_server_files,
 )
 from .sections import LedgerSection, mask_password
-from .settings import FILE_NAME, Config, InvalidConfig, config_template
+from .settings import FILE_NAME, Config, config_template, decode_settings
 
 _SEED_SIZE: Final = 32
 _POLICY_BYTES: Final = POLICY.encode()
@@ -84,7 +84,8 @@ def restore_installation(
     """Create an installation in a directory that is new or empty; return also the files that the backup has."""
     files = request.backups[-1].read_files()
     settings = _choose_settings(request, files)
-    return _restore(directory, request, files, settings, _parse(settings, os.environ), update), files
+    config = Config.parse(decode_settings(settings), os.environ)
+    return _restore(directory, request, files, settings, config, update), files
 
 
 def run_drill(request: RestoreRequest, update: Callable[[int], None]) -> Drill:
@@ -94,7 +95,7 @@ def run_drill(request: RestoreRequest, update: Callable[[int], None]) -> Drill:
     """
     files = request.backups[-1].read_files()
     settings = _choose_settings(request, files)
-    config = msgspec.structs.replace(_parse(settings, {}), ledger=LedgerSection())
+    config = msgspec.structs.replace(Config.parse(decode_settings(settings), {}), ledger=LedgerSection())
     with tempfile.TemporaryDirectory(prefix="perseid-drill-") as folder:
         directory = Path(folder) / "restored"
         _restore(directory, request, files, settings, config, update)
@@ -134,13 +135,6 @@ def _choose_settings(request: RestoreRequest, files: Mapping[str, bytes]) -> byt
     if request.settings is not None:
         return request.settings
     return files[FILE_NAME] if files else config_template().encode()
-
-
-def _parse(settings: bytes, environ: Mapping[str, str]) -> Config:
-    try:
-        return Config.parse(settings.decode("utf-8-sig"), environ)
-    except UnicodeDecodeError as error:
-        raise InvalidConfig(FILE_NAME, f"byte {error.start + 1} is not valid UTF-8") from None
 
 
 def _read_header(backup: BackupFile) -> Header:

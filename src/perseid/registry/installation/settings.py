@@ -322,6 +322,14 @@ class Config(AllSettings, frozen=True):
         return f"<Config {', '.join(changed) or DEFAULT}>"
 
 
+def decode_settings(data: bytes) -> str:
+    """Decode the text of settings; some editors write a byte order mark."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidConfig(FILE_NAME, f"byte {error.start + 1} is not valid UTF-8") from None
+
+
 def config_template(settings: Mapping[str, object] | None = None) -> str:
     """Return the text of a new `perseid.toml`: all settings with descriptions, the given ones set, the others
     commented.
