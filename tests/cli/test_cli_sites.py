@@ -233,6 +233,26 @@ def test_position_is_written_to_any_file_of_settings(tmp_path: Path) -> None:
         second.ok("site join", str(first.directory / "siteinfo.json"))
         assert Config.parse(path.read_text(), {}).site.position == 2
         assert ("port = 1" in path.read_text()) is ("port = 1" in text)
+    spaced = "\ufeff[http]\r\nport = 1\r\n\r\n [ site ] # this one\r\n\tposition = 1\r\n"
+    path.write_bytes(spaced.encode())
+    second.ok("site join", str(first.directory / "siteinfo.json"))
+    config = Config.parse(path.read_text(), {})
+    assert (config.site.position, config.http.port) == (2, 1)
+
+
+def test_settings_that_cannot_be_changed_stay_valid(tmp_path: Path) -> None:
+    first, second = make_servers(tmp_path, count=2)
+    first.ok("site add", str(second.directory / "siteinfo.json"))
+    path, joining = second.directory / "perseid.toml", f"site join {first.directory / 'siteinfo.json'}"
+    for text in ("site = { position = 1 }\n", "site.position = 1\n", '["site"]\nposition = 1\n'):
+        path.write_text(text)
+        done = second(joining)
+        assert (done.code, "set it to 2 yourself, then run this again" in done.err) == (1, True), done
+        assert path.read_text() == text
+        assert not has_several_servers(second.directory)
+    path.write_text("site = { position = 2 }\n")
+    second.ok(joining)
+    assert (path.read_text(), has_several_servers(second.directory)) == ("site = { position = 2 }\n", True)
 
 
 def test_one_server_has_no_partition(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from perseid.registry.snapshot import SITE_PREFIX
 
 from .files import replace_file
 from .sections import MAX_SERVERS
-from .settings import FILE_NAME, Config
+from .settings import FILE_NAME, Config, InvalidConfig, decode_settings
 from .site import (
     KEYS_NAME,
     MAX_SITE_BYTES,
@@ -43,8 +43,8 @@ _BY_POSITION: Final = ("domain", "path", URL_ATTRIBUTE)
 """Attributes about one server, which have its position if the site has several."""
 
 _ALTERNATIVE_ADDRESS: Final = "alt_addr"
-_POSITION_LINE = re.compile(r"^#?[ \t]*position[ \t]*=.*$", re.MULTILINE)
-_SECTION_LINE = re.compile(r"^\[site\][^\n]*$", re.MULTILINE)
+_POSITION_LINE = re.compile(r"^[ \t]*#?[ \t]*position[ \t]*=.*$", re.MULTILINE)
+_SECTION_LINE = re.compile(r"^[ \t]*\[[ \t]*site[ \t]*\][^\n]*$", re.MULTILINE)
 
 
 def load_partition(directory: Path, config: Config) -> Partition | None:
@@ -189,15 +189,26 @@ def _own_attributes(site: Site, position: int, server_id: int, url: str) -> Iter
 
 def _set_position(path: Path, position: int) -> None:
     """Write the setting `site.position` to the file of settings."""
-    text = path.read_text(encoding="utf-8")
+    text = decode_settings(path.read_bytes())
+    if Config.parse(text, {}).site.position == position:
+        return
+    changed = _change_position(text, position)
+    try:
+        is_set = Config.parse(changed, {}).site.position == position
+    except InvalidConfig:
+        is_set = False
+    if not is_set:  # a form of TOML that is not expected
+        raise SiteError(f"Cannot set site.position in {path}; set it to {position} yourself, then run this again")
+    replace_file(path, changed.encode())
+
+
+def _change_position(text: str, position: int) -> str:
     line = f"position = {position}"
     section = _SECTION_LINE.search(text)
     if section is None:
-        text = f"{text.rstrip()}\n\n[site]\n{line}\n"
-    else:
-        following = text.find("\n[", section.end())
-        end = len(text) if following < 0 else following
-        body = text[section.end() : end]
-        changed = _POSITION_LINE.sub(line, body, count=1) if _POSITION_LINE.search(body) else f"\n{line}{body}"
-        text = text[: section.end()] + changed + text[end:]
-    replace_file(path, text.encode())
+        return f"{text.rstrip()}\n\n[site]\n{line}\n"
+    following = text.find("\n[", section.end())
+    end = len(text) if following < 0 else following
+    body = text[section.end() : end]
+    changed = _POSITION_LINE.sub(line, body, count=1) if _POSITION_LINE.search(body) else f"\n{line}{body}"
+    return text[: section.end()] + changed + text[end:]
