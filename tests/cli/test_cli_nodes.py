@@ -1,7 +1,9 @@
 """`init --database`, `node export` and `node join`, with a real PostgreSQL."""
 
 import json
+import shlex
 import socket
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from tests.cli.installation import Site, call, site
 from tests.postgres import Cluster, postgres
 from tests.server.failover import request, wait_until
 from tests.server.running import serving
+from tests.server.test_nodes import commands
 
 __all__ = ["postgres"]
 
@@ -86,6 +89,38 @@ def test_a_node_joins_with_the_file_of_another(here: Site, secret: str, tmp_path
     assert "https://example.org/a" in second.ok("resolve 12345/a").out
     second.ok("create 12345/b --url https://example.org/b")
     assert "https://example.org/b" in here.ok("resolve 12345/b").out
+
+
+def test_keys_that_one_node_has_rotated_are_taken_over_as_the_guide_says(
+    here: Site, secret: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second, file = Site(tmp_path / "names"), tmp_path / "node.perseid"
+    here.ok(f"node export {file} {secret}")
+    second.ok(f"node join {file} {secret}")
+    file.unlink()
+    settings = second.directory / "perseid.toml"
+    settings.write_text(settings.read_text() + "\n# of the second node\n")
+    settings.chmod(0o600)
+    for purpose in ("checkpoint", "server"):
+        assert "Other nodes of the database have the old key" in here.ok(f"key rotate {purpose}").err
+    done = second("check --quick")
+    advice = "if another node has rotated it, take the keys of that node: perseid node export there"
+    assert (done.code, advice in " ".join(done.out.split())) == (1, True), done
+    here.ok(f"node export {file} {secret}")
+    monkeypatch.chdir(tmp_path)
+    for command, _ in commands("Rotate keys"):
+        program, *words = shlex.split(command)
+        if program == "perseid":
+            assert call(*words).code == 0
+        else:
+            subprocess.run(command, shell=True, check=True)
+    for name in ("siteinfo.json", "siteinfo.bin", "keys/privkey.bin", "keys/checkpoint.key"):
+        assert (second.directory / name).read_bytes() == (here.directory / name).read_bytes()
+        assert (second.directory / name).stat().st_mode & 0o777 == 0o600
+    assert "# of the second node" in settings.read_text()
+    assert not (second.directory / "new").exists()
+    assert "checkpoints are signed as" in second.ok("check --quick").out
+    assert second.ok("create 12345/signed --url https://example.org/").err == ""
 
 
 URL = f"postgresql://me:{PASSWORD}@db/names"

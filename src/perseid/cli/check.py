@@ -521,6 +521,11 @@ def _key_findings(installation: Installation) -> Iterator[Finding]:
     if (path.parent / NEXT_CHECKPOINT_KEY).exists():
         message = f"{path.parent / NEXT_CHECKPOINT_KEY} is left over from an interrupted rotation and was never used"
         yield Finding("keys", Level.NOTE, message, "the next rotation removes it")
+    if signer.public != current and installation.log.store.is_remote:
+        advice = (
+            "if another node has rotated it, take the keys of that node: perseid node export there, perseid node join "
+            f"into a new directory here, copy its {KEYS_NAME}; otherwise {advice}"
+        )
     if signer.public != current or not _has_signed(installation, signer):
         yield Finding("keys", Level.ERROR, "the checkpoint key is not the one named in the ledger", advice)
     else:

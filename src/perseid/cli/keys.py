@@ -48,6 +48,7 @@ from perseid.registry.installation.installation import (
     Installation,
     load_settings,
 )
+from perseid.registry.installation.settings import Config
 from perseid.registry.installation.site import MAX_PASSPHRASE, generate_key, load_server_identity
 from perseid.registry.installation.site import rotate as rotate_server
 
@@ -166,6 +167,7 @@ def rotate(
         print_json({"purpose": purpose.value, "key": str(current)})
     else:
         print_fields({"active key": printable(str(current))})
+        _mention_nodes(load_settings(folder))
 
 
 @register_command(app, "generate")
@@ -241,7 +243,8 @@ def _print_server_key(installation: Installation, json: bool) -> None:
 
 
 def _rotate_server(folder: Path, json: bool) -> None:
-    rotated = rotate_server(folder, load_settings(folder))
+    config = load_settings(folder)
+    rotated = rotate_server(folder, config)
     if json:
         print_json(
             {
@@ -258,6 +261,13 @@ def _rotate_server(folder: Path, json: bool) -> None:
     print_fields(fields)
     print_message("A running server loads the key on SIGHUP. Replace all copies of the site information, in prefix")
     print_message("handles and on other servers of the site.")
+    _mention_nodes(config)
+
+
+def _mention_nodes(config: Config) -> None:
+    if config.ledger.database:
+        print_message("Other nodes of the database have the old key: take the new one there at once, by")
+        print_message("perseid node export here and perseid node join there.")
 
 
 def list_keys(installation: Installation) -> list[LogKey]:
