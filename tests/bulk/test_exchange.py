@@ -84,6 +84,13 @@ def test_a_record_of_many_items_is_refused_before_it_fills_the_memory(monkeypatc
     assert problems(read(lines)) == [(1, "too-many-values")]
 
 
+def test_items_of_the_records_that_follow_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl, "MAX_ITEMS", 100)
+    record = b'"1/%d":{"values":[{"index":1,"type":"X","data":"]}[{\\"x"},{"index":2,"type":"X","data":"x"}]}'
+    found = read(b'{"handleRecords":{%b},"version":1,"more":[]}' % b",".join([record % at for at in range(50)]))
+    assert [len(stored(row)) for row in found] == [2] * 50
+
+
 def test_a_record_without_end_is_refused_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "MAX_LINE", 1_000_000)
     with pytest.raises(InvalidFile) as caught:

@@ -26,6 +26,7 @@ RECORDS: Final = "handleRecords"
 
 _CHUNK: Final = 1 << 18
 _BLANK: Final = re.compile(r"[ \t\r\n]*")
+_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.?)*+(?:"|$)|[\[\]{},]', re.DOTALL)  # also a string whose end is not read yet
 _MAX_TOKEN: Final = 16  # characters of the longest token that can be cut off, a pair of surrogates
 
 
@@ -119,8 +120,15 @@ class _Scanner:
         """Refuse a value that would take far more memory than its text."""
         if len(self._text) - self._at <= jsonl.MAX_ITEMS:
             return
-        if problem := jsonl.find_many_items(self._text[self._at :].encode("utf-8", "surrogatepass")):
-            raise invalid_file("too-many-values", problem, line=self.line)
+        depth = items = 0
+        for token in _TOKEN.finditer(self._text, self._at):
+            character = self._text[token.start()]
+            depth += (character in "[{") - (character in "]}")
+            if depth <= 0:
+                return  # this is the end of the value; other values follow in the text
+            items += character in ",[{"
+            if items > jsonl.MAX_ITEMS:
+                raise invalid_file("too-many-values", jsonl.describe_many_items(), line=self.line)
 
     def _is_incomplete(self, error: Exception) -> bool:
         """Whether a text that could not be parsed may be valid when more of it is read."""

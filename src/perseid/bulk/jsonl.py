@@ -29,7 +29,7 @@ MAX_LINE: Final = 32 * 1_048_576
 MAX_ITEMS: Final = 1_000_000
 """Members, items and containers of one record, each of which takes some 100 bytes of memory: records have thousands."""
 
-_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.?)*+(?:"|$)', re.DOTALL)  # also one whose end is not read yet
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.?)*+(?:"|$)', re.DOTALL)  # also one without an end
 
 DELETED: Final = "deleted"
 """The state of a version after which there is no record; only in an export with history."""
@@ -112,9 +112,14 @@ def parse_record(text: bytes, line: int, options: ReadOptions | None = None, han
 
 
 def find_many_items(text: bytes) -> str:
-    """Say why a text, which may be incomplete, is not parsed: it would take far more memory. Empty if it is parsed."""
+    """Say why a text is not parsed: it would take far more memory. Empty if it is parsed."""
     if len(text) <= MAX_ITEMS or _count_items(text) <= MAX_ITEMS or _count_items(_STRING.sub(b"", text)) <= MAX_ITEMS:
         return ""
+    return describe_many_items()
+
+
+def describe_many_items() -> str:
+    """Say why a record with more than `MAX_ITEMS` items is refused."""
     return f"The record has more than {MAX_ITEMS:,} items."
 
 
