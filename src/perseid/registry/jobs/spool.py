@@ -45,8 +45,6 @@ _ID_BYTES = 8
 _ID = re.compile(r"[0-9a-f]{16}")
 _RECORD = "import.json"
 
-_DERIVED: Final = ("report", "handles")
-
 _LOCK = "lock"
 
 
@@ -216,7 +214,7 @@ class SpooledImport:
 
     def restart(self, **fields: Any) -> None:
         """Forget the result of the check, for another one with other options. The caller has claimed it."""
-        for path in (self.rows, self.problems, self.changes, *map(self.get_derived, _DERIVED)):
+        for path in (self.rows, self.problems, self.changes, self.get_derived("report")):
             path.unlink(missing_ok=True)
         old = self.record
         checks = old.checks + 1

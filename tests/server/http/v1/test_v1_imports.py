@@ -19,8 +19,10 @@ from perseid.registry.access.token_records import Secret
 from perseid.registry.access.tokens import CreateToken
 from perseid.registry.commands.records import Create
 from perseid.registry.identity import KeyIdentity, Proof
-from perseid.registry.jobs import spool
+from perseid.registry.jobs import import_job, spool
+from perseid.registry.jobs.runner import JobRun
 from perseid.registry.jobs.spool import SpooledImport
+from perseid.schema.imports import ImportState
 from perseid.server.http.messages import Response
 from perseid.server.http.v1.routes import imports
 from perseid.server.state.jobs import MAX_RUNNING
@@ -304,6 +306,35 @@ def test_token_for_chosen_or_for_minted_handles_can_upload(importing: Harness) -
     problem(importing.ask("POST", "/api/v1/imports?name=t.csv", TABLE.encode(), headers=headers), "permission-denied")
 
 
+def find_import(server: Harness, import_id: str) -> SpooledImport:
+    found = spool.Spool(Path(str(server.registry.spool))).find(import_id)
+    assert found is not None
+    return found
+
+
+def test_report_of_a_check_that_is_not_complete_is_refused(importing: Harness) -> None:
+    found = got(upload(importing, "handle,URL\n12345/i1,nowhere\n"), 202)
+    path, spooled = f"/imports/{found['id']}/report", find_import(importing, found["id"])
+    spooled.update(state=ImportState.CHECKING)
+    assert problem(get(importing, path), "state-conflict")["advice"] == "Wait until it has finished"
+    spooled.update(state=ImportState.INVALID)
+    assert b"nowhere" in get(importing, path).body
+
+
+def test_handles_of_a_canceled_job_are_complete_after_it_was_resumed(
+    importing: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_job, "ROWS_PER_STEP", 1)
+    table = "URL\nhttps://a.example/\nhttps://b.example/\n"
+    path = f"/imports/{got(upload(importing, table, '&mint=true&prefix=12345'), 202)['id']}"
+    job = import_job.start(importing.registry, find_import(importing, path.rpartition("/")[2]), ANN, "http")
+    assert JobRun(importing.registry, job, ANN).advance()
+    assert got(send(importing, "POST", f"/jobs/{job.id}/cancel", headers=basic()))["state"] == "canceled"
+    assert get(importing, f"{path}/handles").body.count(b"\r\n") == 2
+    assert got(send(importing, "POST", f"/jobs/{job.id}/resume", headers=basic()), 202)["state"] == "done"
+    assert get(importing, f"{path}/handles").body.count(b"\r\n") == 3
+
+
 # Checks with other options
 
 
@@ -345,14 +376,10 @@ def test_only_a_pending_file_of_the_user_is_checked_again(importing: Harness) ->
     problem(recheck(importing, "0123456789abcdef"), "not-found")
     problem(recheck(importing, made["id"], "map=nonsense"), "invalid-request")
     assert got(get(importing, f"/imports/{made['id']}"))["state"] == "ready", "what is refused changes nothing"
-    found = spool.Spool(Path(str(importing.registry.spool))).find(made["id"])
-    assert found is not None
-    with found.claim():
+    with find_import(importing, made["id"]).claim():
         problem(recheck(importing, made["id"]), "state-conflict")
     got(send(importing, "POST", f"/imports/{made['id']}/apply", {}, headers=basic()), 202)
     problem(recheck(importing, made["id"]), "state-conflict")
     gone = got(upload(importing, TABLE.replace("i", "j")), 202)
-    found = spool.Spool(Path(str(importing.registry.spool))).find(gone["id"])
-    assert found is not None
-    found.source.unlink()
+    find_import(importing, gone["id"]).source.unlink()
     problem(recheck(importing, gone["id"]), "not-found")

@@ -238,7 +238,7 @@ async def list_import_changes(call: ApiCall, query: Paging) -> Reply[ImportChang
     "/imports/{id}/report",
     "Download the invalid rows",
     media_types=("application/octet-stream",),
-    problems=(401, 404),
+    problems=(401, 404, 409),
 )
 async def download_import_report(call: ApiCall, query: FileQuery) -> Reply[bytes]:
     """Return a part of the report: the invalid rows with their problems, in the form of the file.
@@ -251,7 +251,14 @@ async def download_import_report(call: ApiCall, query: FileQuery) -> Reply[bytes
             options = msgspec.convert(spooled.record.reading, ReadOptions)
             write_report(read_problems(spooled.problems), file, spooled.record.name, options, to)
 
-    return await call.do(WorkKind.READ, lambda: _read_part(call, "report", query.offset, write))
+    def read() -> Reply[bytes]:
+        spooled = _find(call)
+        is_unchecked = spooled.record.state in (ImportState.UPLOADING, ImportState.CHECKING)
+        if is_unchecked and not _is_stale(spooled):  # a report is kept, so it must be complete
+            raise StateConflict(f"Import {spooled.record.id} is being checked", AdviceKind.WAIT_FOR_IMPORT())
+        return _read_part(spooled, "report", query.offset, write)
+
+    return await call.do(WorkKind.READ, read)
 
 
 @IMPORTS.add(
@@ -268,15 +275,20 @@ async def download_minted_handles(call: ApiCall, query: FileQuery) -> Reply[byte
     """
     registry = authorize_registry(call)
 
-    def write(spooled: SpooledImport, to: BinaryIO) -> None:
+    def read() -> Reply[bytes]:
+        spooled = _find(call)
         job = find_job(registry, call.identity, spooled.record.job)
         if not job.ended_at:
             raise StateConflict(f"Job {job.id} has not ended", AdviceKind.RESUME_JOB(job=job.id))
-        with spooled.source.open("rb") as file:
-            options = msgspec.convert(spooled.record.reading, ReadOptions)
-            write_minted(registry, job, file, spooled.record.name, options, to)
 
-    return await call.do(WorkKind.READ, lambda: _read_part(call, "handles", query.offset, write))
+        def write(spooled: SpooledImport, to: BinaryIO) -> None:
+            with spooled.source.open("rb") as file:
+                options = msgspec.convert(spooled.record.reading, ReadOptions)
+                write_minted(registry, job, file, spooled.record.name, options, to)
+
+        return _read_part(spooled, f"handles.{job.done}", query.offset, write)  # a canceled job can be resumed
+
+    return await call.do(WorkKind.READ, read)
 
 
 @IMPORTS.add(
@@ -394,9 +406,10 @@ async def _receive(call: ApiCall, spooled: SpooledImport, file: FileBody) -> Non
     await call.do(WorkKind.WRITE, lambda: spooled.update(size=size))
 
 
-def _read_part(call: ApiCall, name: str, offset: int, write: Callable[[SpooledImport, BinaryIO], None]) -> Reply[bytes]:
+def _read_part(
+    spooled: SpooledImport, name: str, offset: int, write: Callable[[SpooledImport, BinaryIO], None]
+) -> Reply[bytes]:
     """Return a part of a file that is derived from the import, and written when it is first read."""
-    spooled = _find(call)
     path = spooled.get_derived(name)
     if not path.exists():
         if not spooled.source.exists() or (name == "report" and not spooled.problems.exists()):
