@@ -33,7 +33,7 @@ from perseid.ledger.backup.archive import (
     write_backup,
 )
 from perseid.ledger.backup.restore import RestoreResult, StoreNotEmpty, reopen_lease, restore
-from perseid.ledger.errors import ClockError, CorruptData, LeaseClosed, LedgerError
+from perseid.ledger.errors import ClockError, CorruptData, LeaseClosed, LedgerError, OutdatedProgram
 from perseid.ledger.log.clock import MAX_GAP, SECOND
 from perseid.ledger.log.entry import Action
 from perseid.ledger.log.log import Log, build_redaction
@@ -170,6 +170,16 @@ def test_an_empty_ledger_is_restored_as_well(log: Log, target: Log, tmp_path: Pa
     save_backup(log, tmp_path / "full")
     assert restored(target, tmp_path / "full").seq == 1
     assert verified(target) == 1
+
+
+def test_a_restored_ledger_names_the_oldest_program_that_can_write_it(
+    log: Log, target: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_backup(log, tmp_path / "empty")
+    monkeypatch.setattr("perseid.ledger.backup.restore.OLDEST_PROGRAM", "9999")
+    restore([tmp_path / "empty"], target, new_key, BY)
+    with pytest.raises(OutdatedProgram):
+        target.check_mode()
 
 
 def test_backup_is_consistent_during_writes(where: str, store: Store, target: Log, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from perseid.ledger.log.record_keys import LEDGER, record_key
 from perseid.ledger.log.requests import Append, Appended
 from perseid.ledger.log.signing import WrongKey, restored_origin
 from perseid.ledger.merkle import Signer
+from perseid.ledger.store import OLDEST_PROGRAM
 from perseid.ledger.store.tables import (
     OTHER_SCOPES,
     SIDE_STATE,
@@ -152,7 +153,7 @@ class _Restore:
         for table in metadata.sorted_tables:
             if self._connection.execute(select(table).limit(1)).first() is not None:
                 raise StoreNotEmpty("the store already contains a ledger; restore into an empty one")
-        self._connection.execute(insert(head).values(one=1, seq=0, at=0, frontier=b""))
+        self._connection.execute(insert(head).values(one=1, seq=0, at=0, frontier=b"", oldest_program=OLDEST_PROGRAM))
 
     # Files
 
