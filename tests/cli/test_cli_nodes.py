@@ -246,6 +246,12 @@ def test_an_installation_with_a_file_has_no_other_nodes(tmp_path: Path, secret: 
     assert not (tmp_path / "node").exists()
 
 
+def test_read_only_mode_of_no_installation_creates_nothing(tmp_path: Path) -> None:
+    done = Site(tmp_path / "nowhere")("read-only on")
+    assert (done.code, "No installation in" in done.err) == (1, True), done
+    assert not (tmp_path / "nowhere").exists()
+
+
 @pytest.mark.parametrize(
     ("url", "stripped"),
     [

@@ -9,7 +9,6 @@ import typer
 
 from perseid.client.remotes import InvalidRemote, read_secret
 from perseid.ledger.backup.archive import create_file
-from perseid.ledger.store.directory import prepare
 from perseid.registry.installation.installation import Installation, load_settings
 from perseid.registry.installation.nodes import export_node
 from perseid.registry.installation.nodes import join as join_node
@@ -123,7 +122,7 @@ def read_only(
         raise typer.BadParameter("--reason belongs to: perseid read-only on")
     target = resolve_directory(directory)
     if switch is not None:
-        prepare(target)  # only the owner may write
+        load_settings(target)  # only the owner may write
     text = (reason or "").strip()
     check_utf8(text, "--reason")
     if len(text) > MAX_REASON or not text.isprintable():
