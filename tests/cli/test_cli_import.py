@@ -181,6 +181,7 @@ def test_minted_handles_are_written_back_and_never_minted_twice(here: Site) -> N
     write("t.csv", ("TITLE", "URL"), ("A", "https://a.example/"), ("B", "https://b.example/"))
     done = here.ok(f"import t.csv --mint --prefix {PREFIX} --yes")
     assert "t.minted.csv" in done.out
+    assert here.lines("jobs list")[0].endswith("import t.csv"), "like other imports, by its file"
     minted = read("t.minted.csv")
     assert [(row["TITLE"], row["URL"]) for row in minted] == [("A", "https://a.example/"), ("B", "https://b.example/")]
     assert values_of(here, minted[1]["handle"]) == ["B", "https://b.example/"]

@@ -144,6 +144,7 @@ def test_every_command_in_advice_exists() -> None:
         AdviceKind.SEARCH_URLS: "find",
         AdviceKind.CHOOSE_ENCODING: "import",
         AdviceKind.CHOOSE_ON_EXISTING: "import",
+        AdviceKind.IMPORT_WITH_ON_EXISTING: "import",
         AdviceKind.IGNORE_COLUMN: "import",
         AdviceKind.MAP_COLUMN: "import",
         AdviceKind.CONFIRM_MINT: "import",

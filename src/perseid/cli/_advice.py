@@ -36,6 +36,7 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.GIVE_REASON: "Give a reason with --reason TEXT",
     AdviceKind.HOST_PREFIX: "Ask the service that hosts it, or host it here: perseid namespace add {prefix}",
     AdviceKind.IGNORE_COLUMN: "Use --map {column}=- to ignore one",
+    AdviceKind.IMPORT_WITH_ON_EXISTING: "Import the file again with --on-existing skip or --on-existing update",
     AdviceKind.LIST_JOBS: "List the jobs: perseid jobs list",
     AdviceKind.LIST_NAMESPACES: "List the namespaces: perseid namespace list",
     AdviceKind.LIST_TOKENS: "List the tokens: perseid token list",

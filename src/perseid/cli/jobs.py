@@ -296,7 +296,7 @@ def _describe(job: JobResponse) -> str:
     parameters = job.parameters
     if job.kind == rewrite_job.KIND:
         return f"rewrite {display_name(str(parameters['url']))} to {display_name(str(parameters['to']))}"
-    names = ("job", "where", "prefix", "source", "file", "import")
+    names = ("job", "where", "file", "prefix", "source", "import")
     words = [str(parameters[name]) for name in names if parameters.get(name)]
     return f"{job.kind} {printable(quote_text(words[0]) if ' ' in words[0] else words[0])}"
 

@@ -32,6 +32,9 @@ TEXTS: Final = {
     "GIVE_REASON": "Give a reason with the argument reason",
     "HOST_PREFIX": "Ask the service that hosts it, or host it here: client.add_namespace({prefix})",
     "IGNORE_COLUMN": "Ignore one of them: ImportQuery(map=({column} + '=-',))",
+    "IMPORT_WITH_ON_EXISTING": (
+        'Import the file again with ImportQuery(on_existing="skip") or ImportQuery(on_existing="update")'
+    ),
     "LIST_JOBS": "List the jobs: client.jobs()",
     "LIST_NAMESPACES": "List the namespaces: client.namespaces()",
     "LIST_TOKENS": "List the tokens: client.tokens()",

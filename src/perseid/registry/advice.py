@@ -208,6 +208,7 @@ class AdviceKind(Enum):
     CHANGE_STATE = "Publish or unpublish {handle} by itself, or leave the state out of the file"
     CHOOSE_ON_EXISTING = "Remove the row, or choose that existing records are skipped or updated"
     IMPORT_AGAIN = "Import the file again"
+    IMPORT_WITH_ON_EXISTING = "Import the file again, and choose that existing records are skipped or updated"
     WAIT_FOR_IMPORT = "Wait until it has finished"
     MINT_AGAIN = "Undo job {job} first, or confirm that each row shall get another handle"
     CONFIRM_MINT = "Confirm that each row shall get another handle"

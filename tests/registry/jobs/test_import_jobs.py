@@ -310,7 +310,7 @@ def test_row_that_somebody_else_has_taken_stops_the_job_resumably(registry: Regi
     execution = JobRun(registry, job, OPERATOR)
     with pytest.raises(Refused, match=r"^Line 5: Handle 12345/3 already exists") as caught:
         deque(iter(execution.advance, False))
-    assert caught.value.advice is not None
+    assert caught.value.advice == AdviceKind.IMPORT_WITH_ON_EXISTING(), "the job keeps its rows and options"
     assert execution.done == 3, "the rows before it are durable"
     undos = runner.UndoIndex.of(registry, job.id)
     assert undos.state(runner.find_job(registry, OPERATOR, job.id)) is JobState.UNFINISHED

@@ -182,6 +182,8 @@ def name_line(problem: Refused | InvalidName, line: int) -> Refused:
     else:
         refused = problem
     refused.locate(f"Line {line}")
+    if refused.advice is not None and refused.advice.kind is AdviceKind.CHOOSE_ON_EXISTING:
+        refused.advice = AdviceKind.IMPORT_WITH_ON_EXISTING()  # this job keeps its rows and options
     return refused
 
 

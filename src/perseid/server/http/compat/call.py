@@ -71,7 +71,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     # This API has no imports.
     **dict.fromkeys((AdviceKind.CHOOSE_ENCODING, AdviceKind.IGNORE_COLUMN, AdviceKind.MAP_COLUMN)),
     **dict.fromkeys((AdviceKind.MINT_OR_ENTER_HANDLE, AdviceKind.NAME_HANDLE_COLUMN, AdviceKind.NAME_MINT_PREFIX)),
-    **dict.fromkeys((AdviceKind.NAME_ROW_PREFIX, AdviceKind.OMIT_MINT)),
+    **dict.fromkeys((AdviceKind.NAME_ROW_PREFIX, AdviceKind.OMIT_MINT, AdviceKind.IMPORT_WITH_ON_EXISTING)),
     # This API has no policies, citations, tombstones, tokens or jobs.
     AdviceKind.NAME_RESOLVER: None,
     **dict.fromkeys((AdviceKind.CHANGE_CASE, AdviceKind.LIST_TOKENS, AdviceKind.LIST_JOBS, AdviceKind.LIST_USERS)),

@@ -41,6 +41,9 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.GIVE_REASON: mark("Give a reason"),
     AdviceKind.HOST_PREFIX: mark("Ask the service that hosts it, or create the namespace here"),
     AdviceKind.IGNORE_COLUMN: mark("Enter {column}=- under Options, and check the file again"),
+    AdviceKind.IMPORT_WITH_ON_EXISTING: mark(
+        "Import the file again, and choose under Options what happens to existing records"
+    ),
     AdviceKind.LIST_JOBS: mark("See the page Jobs"),
     AdviceKind.LIST_NAMESPACES: mark("See the page Namespaces"),
     AdviceKind.LIST_TOKENS: mark("See the page Tokens"),

@@ -184,7 +184,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.CHANGE_POLICY: f"Change its policy instead: PUT {BASE}/namespaces/{{prefix}}/policy",
     AdviceKind.CHANGE_SCHEME: f"Change the scheme in the policy: PUT {BASE}/namespaces/{{prefix}}/policy",
     AdviceKind.CHOOSE_ENCODING: "Save the file as UTF-8, or choose its encoding with the parameter encoding",
-    AdviceKind.CHOOSE_ON_EXISTING: AdviceKind.CHOOSE_ON_EXISTING.value,
+    AdviceKind.CHOOSE_ON_EXISTING: "Remove the row, or send the parameter on_existing, which is skip or update",
     AdviceKind.CONFIRM_MINT: "To mint other handles, send the parameter mint_again",
     AdviceKind.CREATE_RECORD: f"Create its record first, with its values: POST {BASE}/handles",
     AdviceKind.CREATE_TOKEN: f"Use another token, or create one: POST {BASE}/tokens",
@@ -201,6 +201,9 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.GIVE_REASON: "Give a reason in the field reason",
     AdviceKind.HOST_PREFIX: f"Ask the service that hosts it, or host it here: POST {BASE}/namespaces",
     AdviceKind.IGNORE_COLUMN: "Ignore one with the parameter map={column}%3D-",
+    AdviceKind.IMPORT_WITH_ON_EXISTING: (
+        f"Upload the file again with the parameter on_existing, which is skip or update: POST {BASE}/imports"
+    ),
     AdviceKind.LIST_JOBS: f"List the jobs: GET {BASE}/jobs",
     AdviceKind.LIST_NAMESPACES: f"List the namespaces: GET {BASE}/namespaces",
     AdviceKind.LIST_TOKENS: f"List the tokens: GET {BASE}/tokens",
