@@ -130,9 +130,9 @@ def test_both_implementations_agree(seed: int, other: int) -> None:
 @pytest.mark.parametrize("prime", NAMED_PRIMES, ids=lambda prime: f"{prime.bit_length()}-{prime % 100}")
 def test_library_is_used_for_known_groups(prime: int, monkeypatch: pytest.MonkeyPatch) -> None:
     mine, theirs = generate_key_pair((prime, 2), fixed_random(1)), generate_key_pair((prime, 2), fixed_random(2))
-    started = time.perf_counter()
+    started = time.thread_time()
     by_library = exchange_with_library(mine, theirs.public)
-    assert time.perf_counter() - started < 1, "the library tests this prime, which it should know"
+    assert time.thread_time() - started < 1, "the library tests this prime, which it should know"
     monkeypatch.setattr(sessions, "exchange_with_pow", None)
     assert shared_secret(mine, theirs.public) == by_library
     monkeypatch.undo()
@@ -151,10 +151,10 @@ def test_key_exchange_works_without_the_library(monkeypatch: pytest.MonkeyPatch)
 def test_longest_group_of_an_untrusted_peer_is_cheap() -> None:
     """The library would need seconds for a prime of this length that it does not know."""
     group = (NAMED_PRIMES[3], 3)
-    started = time.perf_counter()
+    started = time.thread_time()
     mine, theirs = generate_key_pair(group, fixed_random(1)), generate_key_pair(group, fixed_random(2))
     assert shared_secret(mine, theirs.public) == shared_secret(theirs, mine.public)
-    assert time.perf_counter() - started < 1
+    assert time.thread_time() - started < 1
 
 
 def test_leading_zeros_of_the_secret_are_preserved() -> None:

@@ -430,9 +430,9 @@ def test_bytes_that_start_like_an_rsa_key_are_refused() -> None:
 def test_certified_diffie_hellman_key_is_cheap_to_refuse() -> None:
     """The library would test whether its modulus is prime, which takes seconds."""
     head = bytes.fromhex("3082041e3082020f06092a864886f70d010301")
-    started = time.perf_counter()
+    started = time.thread_time()
     assert "RSA or DSA" in refused(PublicKey.from_x509, head + bytes(1000))
-    assert time.perf_counter() - started < 0.1
+    assert time.thread_time() - started < 0.1
 
 
 def test_creating_and_using_keys_gives_no_warnings() -> None:
