@@ -221,6 +221,25 @@ def test_options_are_changed_without_another_upload(user: ConsoleUser) -> None:
     assert user.has_form("/imports")
 
 
+def test_other_options_than_shown_are_not_applied(user: ConsoleUser, server: Harness) -> None:
+    upload(user, "handle,URL\n12345/old-1,https://new.example/1\n", on_existing="skip")
+    shown = user.form("/apply")
+    user.submit("/check", on_existing="update")
+    assert "1 updated" in settled(user)
+    user.post(shown.action, shown.fields)
+    assert "The file has been checked with other options since you opened the page. Look at the result" in user.alert
+    assert url_of(server, "12345/old-1") == "https://old.example/1"
+    assert "1 updated" in user.text
+    user.submit("/apply")
+    assert url_of(server, "12345/old-1") == "https://new.example/1"
+
+
+def test_values_in_problems_keep_their_case(user: ConsoleUser) -> None:
+    upload(user, "handle,URL\n12345/row-1,nonsense\n")
+    assert "nonsense is not an absolute URL." in user.text
+    assert "Nonsense" not in user.text
+
+
 def test_no_file_is_a_problem(user: ConsoleUser) -> None:
     user.get("/console/imports")
     user.upload("/console/imports", user.form("/imports").fields, "", b"")

@@ -90,8 +90,12 @@ async def check_again(console: ConsoleRequest) -> Response:
 
 @IMPORTS.post("/imports/{id}/apply")
 async def apply_import(console: ConsoleRequest) -> Response:
-    """Start the job that imports the rows."""
+    """Start the job that imports the rows, if the file was not checked with other options since the page was shown."""
     try:
+        found = await console.api.show_import(console.names["id"])
+        if console.text("checked_with") != describe_options(found):
+            reason = _("The file has been checked with other options since you opened the page")
+            raise Refused(reason, advice=_("Look at the result, then import it"))
         job = await console.api.apply_import(
             console.names["id"], note=console.text("note"), sha256=console.text("sha256")
         )
@@ -164,6 +168,7 @@ async def _import_page(console: ConsoleRequest, problem: ClientError | None = No
         unknown=_find_unknown(found),
         meanings=_describe_meanings(),
         minted_by=_find_minting_job(found, problem),
+        checked_with=describe_options(found),
         can_check=found.state in (ImportState.INVALID, ImportState.READY),
         namespaces=(await console.api.namespaces(mine=True).page()).namespaces,
         options=_get_options(found) if not console.text("options") else _read_options(console, ImportQuery()),
@@ -230,6 +235,11 @@ def _read_options(console: ConsoleRequest, query: ImportQuery) -> ImportQuery:
     choice = console.text("on_existing")
     on_existing = OnExisting(choice) if choice in tuple(OnExisting) else OnExisting.FAIL
     return msgspec.structs.replace(query, **texts, **flags, on_existing=on_existing, map=tuple(_read_mapping(console)))
+
+
+def describe_options(found: ImportResponse) -> str:
+    """The options with which a file was checked, for the form that imports it: its page shows what they do."""
+    return msgspec.json.encode(found.options, order="sorted").decode()
 
 
 def _get_options(found: ImportResponse) -> ImportQuery:
