@@ -321,6 +321,7 @@ def test_history_shows_public_versions_and_differences(server: Harness) -> None:
     assert "https://example.org/new" in page.text
     assert ATTACK in page.text
     assert "private" not in page.text
+    assert b"https://<wbr>example.org/<wbr>new" in answer.body, "it does not break in a word"
     removed = [tag for tag, _ in page.elements if tag == "del"]
     assert len(removed) == 1
     (first, second) = [link for link in page.links if "at=" in link]

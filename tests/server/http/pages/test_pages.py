@@ -16,7 +16,7 @@ from perseid.records.record import Permission, Value, ValueRef
 from perseid.registry.installation.setup import create_demonstration
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import Response
-from perseid.server.http.pages.links import MAX_SHOWN, mark_times, to_sentence, to_visible
+from perseid.server.http.pages.links import MAX_SHOWN, break_url, mark_times, to_sentence, to_visible
 from perseid.server.http.pages.pages import POLICY, SCRIPT_POLICY, STATIC
 from perseid.server.http.pages.values import MAX_HEX_BYTES, MAX_LOCATIONS, MAX_PAGE
 from tests.server.http.contexts import Harness, header_of, json_of
@@ -377,6 +377,10 @@ def rows_links(response: Response) -> list[str]:
 def test_types_wrap_between_words_only(server: Harness) -> None:
     body = server.get("/102.100.272/2RDV0T0QH").body.decode()
     assert "<bdi>102.<wbr>100.<wbr>TYPE/<wbr>CREATION_<wbr>DATE</bdi>" in body
+
+
+def test_urls_break_after_slashes() -> None:
+    assert break_url("https://a.example/b//c?<") == "https://<wbr>a.example/<wbr>b//<wbr>c?&lt;"
 
 
 def test_page_shows_authority_metadata(server: Harness) -> None:

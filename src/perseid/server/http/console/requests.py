@@ -14,7 +14,6 @@ from typing import BinaryIO, Final, TypeVar
 from urllib.parse import parse_qsl
 
 from jinja2 import Environment
-from markupsafe import Markup, escape
 
 from perseid.client.api import AsyncOperations
 from perseid.client.api_exchange import (
@@ -37,7 +36,7 @@ from perseid.server.http.auth.authentication import AuthResult
 from perseid.server.http.auth.web_sessions import WebSession
 from perseid.server.http.context import RequestContext
 from perseid.server.http.messages import HeaderList, Parameters, Request, Response
-from perseid.server.http.pages.links import mark_times, to_sentence, to_visible
+from perseid.server.http.pages.links import break_url, mark_times, to_sentence, to_visible
 from perseid.server.http.pages.pages import PAGES_SCRIPT, make_environment, render_page
 from perseid.server.http.pages.texts import _, on_change
 from perseid.server.http.responses import NO_STORE
@@ -90,7 +89,7 @@ def get_environment() -> Environment:
     environment.filters["times"] = lambda text: mark_times(_FRACTION.sub("", str(text)))
     environment.filters["visible"] = to_visible
     environment.filters["fold"] = lambda text: fold(str(text))
-    environment.filters["handle"] = lambda text: escape(to_visible(text)).replace("/", Markup("/<wbr>"))  # breaks there
+    environment.filters["handle"] = lambda text: break_url(to_visible(text))
     environment.filters["own_record"] = describe_own_record
     environment.filters["word"] = lambda text: get_words().get(str(text), str(text))
     environment.filters["secret"] = lambda text, type_: mask(type_, text)

@@ -19,7 +19,7 @@ from perseid.server.http.resolver.paths import get_segments
 
 from . import texts
 from .branding import get_brand
-from .links import escape_text, mark_times, render_actions, render_piece
+from .links import break_url, escape_text, mark_times, render_actions, render_piece
 
 HTML_TYPE: Final = "text/html;charset=utf-8"
 
@@ -168,6 +168,7 @@ def make_environment(*packages: str) -> Environment:
     environment.filters["piece"] = render_piece
     environment.filters["actions"] = render_actions
     environment.filters["times"] = mark_times
+    environment.filters["breaks"] = break_url
     return environment
 
 

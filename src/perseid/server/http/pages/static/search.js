@@ -47,7 +47,7 @@ async function ask() {
 }
 
 input.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(ask, 150); });
-input.addEventListener("blur", () => show([]));
+input.addEventListener("blur", () => { clearTimeout(timer); latest++; show([]); });
 input.addEventListener("keydown", event => {
   if (list.hidden) return;
   if (event.key === "ArrowDown" || event.key === "ArrowUp") { event.preventDefault(); move(event.key === "ArrowDown" ? 1 : -1); }
