@@ -106,6 +106,11 @@ def test_role_is_given_by_name_where_handles_of_users_are_minted(user: ConsoleUs
         identities.append(found[1])
         grant(user, "bea", on=PILIN)
         if len(identities) == 1:
+            handle = identities[0].partition(":")[2]
+            assert f"The user named bea is {handle}. Users can change their names" in user.alert
+            assert not row_of(user, "editor")
+            assert user.form("/access/grant").fields["identity"] == handle
+            user.submit("/access/grant", rights="editor")
             assert "editor" in row_of(user, identities[0])
     assert "2 users are named bea. Enter the identity from the table of the users." in user.alert
     user.get(f"/console/access?on={PILIN}&identity={identities[1]}")
@@ -113,6 +118,20 @@ def test_role_is_given_by_name_where_handles_of_users_are_minted(user: ConsoleUs
     assert "editor" in row_of(user, identities[1]), "the page of a new user links the form with the identity"
     grant(user, "nobody", on=PILIN)
     assert f"handle {PILIN}/nobody does not exist" in user.alert
+
+
+def test_name_of_a_user_never_stands_for_another(user: ConsoleUser) -> None:
+    """A user can write any name in the own record, also that of another."""
+    add_user(user, "ann")
+    mallory = ConsoleUser(user.server).sign_in("300:12345/mallory", add_user(user, "mallory"))
+    mallory.get("/console/records/12345%2Fmallory/edit")
+    added = next(name for name, text in mallory.form("/edit").fields.items() if name.startswith("type.") and not text)
+    mallory.submit("/edit", **{added: "DESC", added.replace("type", "data"): "ann"})
+    mallory.submit("/edit", save="yes")
+    assert "The change was saved." in mallory.text
+    grant(user, "ann")
+    assert "editor" in row_of(user, "300:12345/ann")
+    assert "editor" not in row_of(user, "300:12345/mallory")
 
 
 @pytest.mark.parametrize(("mode", "suffix"), [("create", "map"), ("mint", "")])

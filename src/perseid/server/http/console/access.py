@@ -3,6 +3,7 @@
 from typing import Final
 
 from perseid.client.errors import ClientError, Refused
+from perseid.names.handle import fold
 from perseid.records.admin import AdminPermission
 from perseid.schema.access import Access, AccessEntry, AccessRole, User, UserKey
 from perseid.schema.namespaces import DEFAULT_DAYS, MAX_DAYS, CreatedToken, Namespace, Scope
@@ -43,20 +44,29 @@ async def grant(console: ConsoleRequest) -> Response:
     """Give roles or permissions to an identity."""
     on, rights = console.text("on"), console.text("rights").replace(",", " ").split()
     try:
-        identity = await _complete_identity(console, console.text("identity"), on)
+        identity, named = await _complete_identity(console, console.text("identity"), on)
+        if named:
+            reason = _("The user named {name} is {handle}").format(name=to_visible(named), handle=to_visible(identity))
+            advice = _("Users can change their names: check that you mean this one, and give access again")
+            return await _access_page(console, Refused(reason, advice=advice), identity)
         changed = await console.api.grant(identity, rights, on, note=console.text("note"))
     except ClientError as error:
         return await _access_page(console, error)
     return console.redirect("access", on=changed.on, done="granted" if changed.changed else "unchanged")
 
 
-async def _complete_identity(console: ConsoleRequest, text: str, on: str) -> str:
-    """The handle of a user of the prefix, if a text is only the name, such as `ann`. Raises `Refused`."""
+async def _complete_identity(console: ConsoleRequest, text: str, on: str) -> tuple[str, str]:
+    """The handle of a user of the prefix, if a text is only the name, such as `ann`, and the name if the record of the
+    user has it: anybody can write any name in their own. A handle comes first. Raises `Refused`.
+    """
     if not text or "/" in text or ":" in text:
-        return text
+        return text, ""
     prefix, found, cursor = on.partition("/")[0], [], ""
+    own = f"{prefix}/{text}"
     for _page in range(MAX_SEARCHED_PAGES):
         page = await console.api.users(prefix=prefix, page_size=PAGE_SIZE).page(cursor)
+        if any(fold(user.handle) == fold(own) for user in page.users):
+            return own, ""
         found += [user.handle for user in page.users if user.name and user.name.casefold() == text.casefold()]
         if not page.next:
             break
@@ -64,7 +74,7 @@ async def _complete_identity(console: ConsoleRequest, text: str, on: str) -> str
     if len(found) > 1:
         reason = _("{count} users are named {name}").format(count=len(found), name=to_visible(text))
         raise Refused(reason, advice=_("Enter the identity from the table of the users"))
-    return found[0] if found else f"{prefix}/{text}"
+    return (found[0], text) if found else (own, "")
 
 
 @ACCESS.post("/access/revoke")
@@ -128,7 +138,8 @@ def _user_key_page(console: ConsoleRequest, made: UserKey, title: str) -> Respon
     return console.render("user_key.html", title=title, made=made)
 
 
-async def _access_page(console: ConsoleRequest, problem: ClientError | None = None) -> Response:
+async def _access_page(console: ConsoleRequest, problem: ClientError | None = None, identity: str = "") -> Response:
+    """Show the access to a prefix or record; `identity` is that of the form, if it is not the entered one."""
     namespaces: list[Namespace] = list((await console.api.namespaces(mine=True).page()).namespaces)
     on = console.text("on") or console.text("prefix") or (namespaces[0].prefix if len(namespaces) == 1 else "")
     access: Access | None = None
@@ -157,7 +168,7 @@ async def _access_page(console: ConsoleRequest, problem: ClientError | None = No
         roles=ROLES,
         rights_of=lambda entry: [] if access is None else _get_rights(access, entry),
         revocation=lambda entry: "" if access is None else _describe_revocation(access, entry),
-        fields={"identity": console.text("identity"), **dict(console.form.pairs)},
+        fields=dict(console.form.pairs) | {"identity": identity or console.text("identity")},
     )
 
 
