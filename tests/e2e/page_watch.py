@@ -75,7 +75,7 @@ def _axe() -> str:
 
 
 _UNUSED: Final = WeakKeyDictionary[Browser, dict[str, list[BrowserContext]]]()
-"""Contexts of earlier visitors by options, without cookies and pages: a new one takes longer than most pages."""
+"""Contexts of earlier visitors by options, without cookies, pages and cache: a new one takes longer than most pages."""
 
 
 class Visitor:
@@ -96,6 +96,7 @@ class Visitor:
         self.page.on("request", lambda request: self.asked.append(request.url))
 
     def close(self) -> None:
+        self.context.new_cdp_session(self.context.new_page()).send("Network.clearBrowserCache")
         for page in self.context.pages:
             page.close()
         self.context.clear_cookies()
