@@ -246,6 +246,18 @@ def test_changes_of_different_values_are_merged() -> None:
     assert merge(base, base, base) == base
 
 
+def test_characters_that_browsers_cannot_send_stay(user: ConsoleUser, server: Harness) -> None:
+    create(server, "12345/odd", Value.text(1, "URL", "https://a.example/"), Value(2, "NOTE", b"a\rb\0c\r\nd"))
+    user.get("/console/records/12345%2Fodd/edit")
+    fields = {"data.1": "https://b.example/", "data.2": "a\r\nb\N{REPLACEMENT CHARACTER}c\r\nd"}
+    user.submit("/edit", **fields)
+    assert "changed 1 URL" in user.text
+    assert "NOTE" not in user.text
+    user.submit("/edit", save="yes", **{"data.2": fields["data.2"]})
+    found = server.registry.resolve(Query(Handle.parse("12345/odd")), OPERATOR)
+    assert [value.data for value in found.values][:2] == [b"https://b.example/", b"a\rb\0c\r\nd"]
+
+
 def test_change_between_difference_and_save_is_a_conflict(user: ConsoleUser, server: Harness) -> None:
     user.get(f"{PATH}/edit")
     user.submit("/edit", **{"data.1": "https://mine.example/"})

@@ -60,8 +60,9 @@ class Row:
 
     @property
     def content(self) -> tuple[str, ...]:
-        """What a difference shows. Browsers send line ends as CR LF, so these do not count."""
-        return self.type, self.data.replace("\r\n", "\n"), self.permissions, self.ttl
+        """What a difference shows. Browsers send all line ends as CR LF and a NUL as U+FFFD, so these do not count."""
+        data = self.data.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\N{REPLACEMENT CHARACTER}")
+        return self.type, data, self.permissions, self.ttl
 
 
 def mask(type_: str, text: str) -> str:
