@@ -88,6 +88,13 @@ def test_unknown_columns_are_refused_by_name_with_suggestions() -> None:
     assert isinstance(known[0], ImportRow)
 
 
+def test_problem_of_a_table_without_names_is_short() -> None:
+    with pytest.raises(UnknownColumns) as caught:
+        read(f"handle,{','.join([f'cell {number}' for number in range(1_000)])}\n")
+    assert caught.value.problem.message.startswith("Unknown columns: 'cell 0', 'cell 1', ")
+    assert caught.value.problem.message.endswith("'cell 19' and 980 more.")
+
+
 def test_columns_and_types_of_a_mapping_can_have_equals_signs() -> None:
     table = "handle,a,a=b,A = c,d\n1/a,1,2,3,4\n"
     mapped = to_read_options(ImportQuery(map=("a=-", "a=b=URL!ttl=300", "a = c=EMAIL", "d=21.T1/x=y")))

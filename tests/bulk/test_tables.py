@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from perseid.bulk.encodings import SAMPLE
 from perseid.bulk.formats import InvalidFile, ReadOptions
 from perseid.bulk.rows import open_table
-from perseid.bulk.tables import MAX_CELL, MAX_COLUMNS, MAX_ROW, TableWriter, quote_cell, unquote_cell
+from perseid.bulk.tables import MAX_CELL, MAX_COLUMNS, MAX_NAME, MAX_ROW, TableWriter, quote_cell, unquote_cell
 from perseid.schema.imports import RowProblem
 
 CELLS = st.text("=+-@\t\r\n'\",;|\0 é1", max_size=5) | st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -100,12 +100,13 @@ def test_latin_1_after_the_sample_is_found() -> None:
         (b"", "empty-file"),
         (b"\n,,\n", "empty-file"),
         (b"a," * (MAX_COLUMNS + 1) + b"a\n", "too-many-columns"),
+        (b"a," + b"b" * (MAX_NAME + 1) + b"\n1/a,b\n", "name-too-long"),
         (b'a,b\n"' + b"x" * (MAX_CELL + 1), "cell-too-long"),
         (b"a,b\n" + b"x" * (MAX_ROW + 1), "row-too-long"),
         (b"a,b\n" + b'"\n",' * (MAX_ROW // 2), "row-too-long"),
         (b"\xff\xfe\0\0a\0\0\0", "unknown-encoding"),
     ],
-    ids=["nothing", "no-header", "columns", "cell", "line", "row", "utf-32"],
+    ids=["nothing", "no-header", "columns", "name", "cell", "line", "row", "utf-32"],
 )
 def test_what_cannot_be_read_is_refused(data: bytes, rule: str) -> None:
     with pytest.raises(InvalidFile) as caught:

@@ -7,12 +7,16 @@ row is a `RowProblem`, and reading continues; what makes a whole file unreadable
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import Final, TypeAlias
 
 import msgspec
 
 from perseid.registry.advice import Advice, AdviceKind, advise_row
 from perseid.schema.imports import ImportRow, RowOperation, RowProblem
+
+MAX_COLUMNS_SHOWN: Final = 20
+"""Unknown columns that a problem names; a table that is not one can have a thousand."""
 
 MAX_SHOWN: Final = 200
 """Characters of a value in a problem: enough to find it in the file."""
@@ -132,8 +136,10 @@ class UnknownColumns(InvalidFile):
     problem_type = "unknown-columns"
 
     def __init__(self, columns: dict[str, str], fix: str | Advice) -> None:
-        names = ", ".join([f"{name!r}" for name in columns])
-        meant = [f"{name!r} is probably {known}" for name, known in columns.items() if known]
+        shown = [*islice(columns.items(), MAX_COLUMNS_SHOWN)]
+        more = f" and {len(columns) - len(shown):,} more" if len(columns) > len(shown) else ""
+        names = ", ".join([f"{name!r}" for name, _ in shown]) + more
+        meant = [f"{name!r} is probably {known}" for name, known in shown if known]
         message = f"Unknown columns: {names}." + (f" {'; '.join(meant)}." if meant else "")
         super().__init__(row_problem(0, next(iter(columns)), "", "unknown-columns", message, fix))
         self.columns = columns

@@ -25,6 +25,9 @@ from .formats import Detected, Format, ReadOptions, invalid_file, shorten
 MAX_COLUMNS: Final = 1_024
 """Columns of a table: far more than a record has kinds of values."""
 
+MAX_NAME: Final = 1_000
+"""Characters of the longest name of a column: what is longer is not a table, or has no names in its first row."""
+
 MAX_CELL: Final = 2_097_152
 """Characters of the longest cell: a value has at most half as many bytes, base64 needs more."""
 
@@ -102,6 +105,9 @@ def open_cells(cells: Iterator[TableRow], detected: Detected) -> Table:
                 message = f"The table has {len(names):,} columns; the maximum is {MAX_COLUMNS:,}."
                 raise invalid_file("too-many-columns", message, line=line)
             header = tuple([name.strip() for name in names])
+            if (longest := max(map(len, header))) > MAX_NAME:
+                message = f"The name of a column has {longest:,} characters; the maximum is {MAX_NAME:,}."
+                raise invalid_file("name-too-long", message, "The first row must have the names of the columns.", line)
             return Table(header, _fit(cells, len(header)), detected, line)
     raise invalid_file("empty-file", "The file is empty.", "The first row must have the names of the columns.")
 
