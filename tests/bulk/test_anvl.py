@@ -12,7 +12,7 @@ from perseid.bulk.formats import Format, InvalidFile, Profile, ReadOptions, Unkn
 from perseid.bulk.imports import to_read_options
 from perseid.bulk.rows import open_rows
 from perseid.schema.imports import ImportQuery, ImportRow, RowProblem
-from perseid.schema.records import Data
+from perseid.schema.records import Data, ValueInput
 from tests.bulk.stored import problems, read
 
 ANVL = b"""\
@@ -58,7 +58,7 @@ def test_an_anvl_file_of_ezid_is_read() -> None:
     assert (doi.handle, doi.state) == ("10.5072/FK2X", "tombstone")
     assert values_of(doi) == [("TITLE", "X"), ("TOMBSTONE.REASON", "withdrawn by author")]
     assert isinstance(reserved, ImportRow)
-    assert (reserved.handle, reserved.state) == ("12345/fk4new", "reserved")
+    assert (reserved.handle, reserved.state) == ("12345/fk4new", "unpublished"), "a reserved handle has no values"
 
 
 def test_a_table_of_ezid_is_read() -> None:
@@ -78,6 +78,39 @@ def test_a_table_of_ezid_is_read() -> None:
     assert values_of(row)[0] == ("SHELF", "b")
     (row,) = read(b"_id,local.shelf\nark:/99999/x,b\n", to_read_options(ImportQuery(map=("local.shelf=21.T1/x=y",))))
     assert values_of(row)[0] == ("21.T1/x=y", "b")
+
+
+@pytest.mark.parametrize(
+    ("meaning", "shown", "expected"),
+    [
+        ("EMAIL!private", "EMAIL!private", ValueInput("EMAIL", Data("string", "Zg=="), None, "1100")),
+        ("email", "EMAIL", ValueInput("EMAIL", Data("string", "Zg=="))),
+        ("7:X!base64!ttl=60", "7:X!ttl=60!base64", ValueInput("X", Data("base64", "Zg=="), 7, None, 60)),
+    ],
+)
+def test_types_of_a_mapping_have_their_options(meaning: str, shown: str, expected: ValueInput) -> None:
+    table = io.BytesIO(b"_id,local.x\nark:/99999/x,Zg==\n")
+    reader = open_rows(table, "", ReadOptions(columns={"local.x": meaning}))
+    assert reader.detected.columns[1].meaning == shown
+    (row,) = reader
+    assert isinstance(row, ImportRow)
+    assert row.values[0] == expected
+
+
+def test_a_mapping_that_an_export_of_a_service_cannot_have_is_refused() -> None:
+    for meaning in ("owner", "X!secret", ""):
+        for data in (b"_id,local.x\nark:/99999/x,a\n", b":: ark:/99999/x\nlocal.x: a\n"):
+            with pytest.raises(InvalidFile) as caught:
+                read(data, ReadOptions(columns={"local.x": meaning}))
+            assert caught.value.problem.rule == "invalid-column"
+    table = b"_id,local.x\nark:/99999/x,200:0.NA/1\nark:/99999/y,nonsense:1\n"
+    assert problems(read(table, ReadOptions(columns={"local.x": "HS_ADMIN"}))) == [(3, "invalid-data")]
+    words = {"x.id": "handle", "x.at": "Created", "x.is": "state", "x.no": "-"}
+    options = ReadOptions(columns=words, profile=Profile.EZID)
+    (row,) = read(b"x.id,x.at,x.is,x.no\nark:/99999/x,2011-03-22,public,1\n", options)
+    assert isinstance(row, ImportRow)
+    assert (row.handle, row.created, row.state) == ("99999/x", "2011-03-22", "published")
+    assert values_of(row) == [("ARK", "ark:/99999/x")]
 
 
 def test_a_table_of_arklet_is_read() -> None:

@@ -10,14 +10,14 @@ with line breaks and percent signs encoded (`%0A`), and in names also colons.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 from urllib.parse import unquote
 
 import msgspec
 
 from perseid.names.suggest import nearest
 from perseid.records.encoding import to_iso
-from perseid.records.errors import RecordMisuse
+from perseid.records.errors import InvalidData, RecordMisuse
 from perseid.registry.advice import AdviceKind
 from perseid.registry.policy.policy import Policy
 from perseid.schema.imports import ImportRow, RowOperation, RowProblem
@@ -39,6 +39,9 @@ from .formats import (
     shorten,
 )
 from .tables import Table, unquote_cell
+
+if TYPE_CHECKING:
+    from .columns import Column
 
 MAX_LINE: Final = 4_194_304
 """Bytes of the longest line: a document of metadata on one line, encoded."""
@@ -94,7 +97,11 @@ _SPECIAL: Final = frozenset({_ID, _STATUS, _CREATED, _UPDATED, _NAAN, _SHOULDER,
 _ARK: Final = re.compile(r"(?:https?://[^/]+/)?(?:ark:/?)?([0-9a-z]{5,}(?:\.[0-9]+)?)/(.+)", re.IGNORECASE | re.DOTALL)
 _DOI: Final = re.compile(r"doi:(10\.[^/]+/.+)", re.IGNORECASE | re.DOTALL)
 _DIGITS: Final = re.compile("[0-9]{1,12}")
-_STATES: Final = {"public": "published", "reserved": "reserved", "unavailable": "tombstone", "": ""}
+_STATES: Final = {"public": "published", "reserved": "unpublished", "unavailable": "tombstone", "": ""}
+"""A reserved identifier of EZID has values that nobody sees yet, unlike one here."""
+
+_KINDS: Final = {"-": _IGNORED, "handle": _ID, "state": _STATUS, "created": _CREATED, "updated": _UPDATED}
+"""What the special words of a mapping mean here."""
 
 
 def detect_profile(header: Iterable[str]) -> Profile | None:
@@ -123,13 +130,31 @@ class _Fields:
     def __init__(self, profile: Profile, options: ReadOptions) -> None:
         self.known = _FIELDS[profile]
         own = [f"{name}={meaning}".partition("=") for name, meaning in options.columns.items()]  # no field has a "="
-        self.own = {name.strip().lower(): meaning.strip() for name, _, meaning in own}
+        self.columns: dict[str, Column] = {}
+        """The columns of the user's mapping, by their meaning."""
+        self._own = {name.strip().lower(): self._parse(name.strip(), meaning.strip()) for name, _, meaning in own}
+
+    def _parse(self, name: str, meaning: str) -> str:
+        """Parse what the user says about a field. Raises `InvalidFile`."""
+        from .columns import parse_known_column  # noqa: PLC0415 - it imports this module
+
+        try:
+            column = parse_known_column(meaning)
+            if column.kind:
+                return _KINDS[column.kind]
+        except ValueError as problem:
+            raise invalid_file("invalid-column", f"Column {name!r}: {problem}", column=name) from None
+        except KeyError:
+            message = f"Column {name!r} of an export of a service cannot be {meaning!r}."
+            raise invalid_file("invalid-column", message, "Use a type, or - to ignore it.", column=name) from None
+        self.columns[str(column)] = column
+        return str(column)
 
     def find(self, name: str) -> str | None:
         """The meaning of a field; None if it has none."""
         folded = name.strip().lower()
-        if folded in self.own:
-            return self.own[folded]
+        if folded in self._own:
+            return self._own[folded]
         return _IGNORED if folded in PROBLEM_COLUMNS or not folded else self.known.get(folded)
 
     def suggest(self, name: str) -> str:
@@ -226,9 +251,28 @@ def _make_row(line: int, record: Iterable[tuple[str, str]], fields: _Fields, opt
     if handle[1]:
         found.setdefault((ARK_TYPE, handle[1]), "_id")
     timestamp = _to_time(special.get(_UPDATED, "")) or None
-    values = [ValueInput(type_, Data("string", text), timestamp=timestamp) for type_, text in found]
+    values = _make_values(line, found, fields, timestamp)
+    if isinstance(values, RowProblem):
+        return values
     created = _to_time(special.get(_CREATED, ""))
-    return ImportRow(line, RowOperation.CREATE, handle[0], tuple(values), tuple(found.values()), (), state, created)
+    return ImportRow(line, RowOperation.CREATE, handle[0], values, tuple(found.values()), (), state, created)
+
+
+def _make_values(
+    line: int, found: Mapping[tuple[str, str], str], fields: _Fields, timestamp: str | None
+) -> tuple[ValueInput, ...] | RowProblem:
+    """Make the values of a record: of each meaning and text, with the name of its field."""
+    values: list[ValueInput] = []
+    for (meaning, text), name in found.items():
+        column = fields.columns.get(meaning)
+        if column is None:
+            values.append(ValueInput(meaning, Data("string", text), timestamp=timestamp))
+            continue
+        try:
+            values.append(column.make_value(text, timestamp))
+        except InvalidData as problem:
+            return RowProblem(line, shorten(name), shorten(text), "invalid-data", f"{column.type}: {problem}.")
+    return tuple(values)
 
 
 def _to_time(text: str) -> str:

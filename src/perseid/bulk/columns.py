@@ -114,6 +114,11 @@ class Column(msgspec.Struct, frozen=True):
         ttl = "" if self.ttl is None else f"!ttl={self.ttl}"
         return f"{index}{self.type}{permissions}{ttl}{'!base64' if self.base64 else ''}"
 
+    def make_value(self, text: str, timestamp: str | None = None) -> ValueInput:
+        """Make the value of a cell. Raises `InvalidData`."""
+        data = _find_converter(self)(text)
+        return ValueInput(self.type, data, self.index, self.permissions, self.ttl, timestamp=timestamp)
+
 
 _NAMES: Final = {"1100": "private"}
 
@@ -143,6 +148,11 @@ def parse_column(text: str) -> Column:
     if not type_.strip():
         raise ValueError("The type is empty.")
     return Column("", type_.strip(), index, permissions, ttl, base64)
+
+
+def parse_known_column(text: str) -> Column:
+    """Parse the meaning of a column; known types are written as usual. Raises `ValueError`."""
+    return _normalize_type(parse_column(text), None)
 
 
 def map_columns(header: tuple[str, ...], options: ReadOptions, is_type: TypeCheck | None = None) -> tuple[Column, ...]:
