@@ -113,7 +113,7 @@ def test_server_that_does_not_run_is_unreachable(monkeypatch: pytest.MonkeyPatch
         client.resolve("12345/n0")
 
 
-def test_file_is_imported_with_the_asynchronous_client(server: Serving) -> None:
+def test_file_is_imported_with_the_asynchronous_client(server: Serving, tmp_path: Path) -> None:
     async def use() -> None:
         options = {"identity": ADMINISTRATOR, "secret": SECRET}
         async with perseid.connect_async(url(server, "http"), **options) as client:  # type: ignore[arg-type]
@@ -137,5 +137,9 @@ def test_file_is_imported_with_the_asynchronous_client(server: Serving) -> None:
             await client.write_minted(minted.job, written)
             assert b"https://m.example/" in written.getvalue()
             assert b"12345/" in written.getvalue()
+            path = tmp_path / "p.csv"
+            path.write_text("URL\nhttps://p.example/\n")
+            named = await client.import_file(path, ImportQuery(prefix="12345", mint=True))
+            assert named.parameters["file"] == "p.csv", "also with a query"
 
     asyncio.run(use())

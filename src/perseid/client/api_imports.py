@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias
 
+from msgspec.structs import replace
+
 from perseid.schema.common import MAX_PAGE, Paging
 from perseid.schema.imports import (
     FileQuery,
@@ -119,11 +121,12 @@ def get_import_id(job: JobResponse) -> str:
 @contextmanager
 def open_source(source: Source, query: ImportQuery | None) -> Iterator[tuple[BinaryIO, ImportQuery]]:
     """Open a file, and add its name to the options."""
+    options = query or ImportQuery()
     if isinstance(source, str | Path):
         with Path(source).open("rb") as file:
-            yield file, query or ImportQuery(name=Path(source).name)
+            yield file, replace(options, name=options.name or Path(source).name)
     else:
-        yield source, query or ImportQuery()
+        yield source, options
 
 
 def require_valid(checked: ImportResponse) -> None:
