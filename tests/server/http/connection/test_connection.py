@@ -1,7 +1,9 @@
 """One HTTP connection: requests arrive in any number of parts, and each gets its response, in order."""
 
+import asyncio
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from perseid.server.http.clients import Peer
 from perseid.server.http.connection import requests
-from perseid.server.http.connection.connection import MAX_REQUESTS_PER_TURN
+from perseid.server.http.connection.connection import MAX_REQUESTS_PER_TURN, Connection
 from perseid.server.http.connection.requests import HeadParser, ProtocolError
 from perseid.server.http.connection.responses import WRITE_SIZE
 from perseid.server.http.messages import MAX_HEAD
@@ -241,6 +243,44 @@ def test_many_pipelined_requests_yield_to_others(server: Running) -> None:
         other.send(get(b"/now"))
         assert other.answer().body == b"now\n"
         assert [caller.answer().body for _ in range(3_000)] == [b"now\n"] * 3_000
+
+
+def test_connections_with_many_pipelined_requests_share_an_iteration(server: Running) -> None:
+    """So another client waits for one request of each, and not for 32."""
+
+    async def count_answered() -> list[int]:
+        for connection in server.manager.open:
+            connection.data_received(get(b"/now") * 64)
+        counts = []
+        for _ in range(8):
+            before = len(server.service.requests)
+            await asyncio.sleep(0)
+            counts.append(len(server.service.requests) - before)
+        return counts
+
+    with ExitStack() as stack:
+        callers = [stack.enter_context(server.connect()) for _ in range(40)]
+        server.until(lambda: len(server.manager.open) == 40)
+        counts = server.wait_for(count_answered())
+        assert max(counts) <= 40
+        assert min(counts) > 0
+        callers[0].sock.close()
+        for caller in callers[1:]:
+            assert [caller.answer().body for _ in range(64)] == [b"now\n"] * 64
+        server.until(lambda: server.manager.waiting == 0)
+
+
+def test_connection_that_ends_waits_for_no_turn(server: Running) -> None:
+    with server.connect() as caller:
+
+        def is_waiting(connection: Connection) -> bool:
+            waiting = server.manager.waiting
+            connection.cut()
+            return waiting == 1
+
+        caller.feed([get(b"/now") * (2 * MAX_REQUESTS_PER_TURN)], then=is_waiting)
+        server.until(lambda: not server.manager.open)
+        assert server.manager.waiting == 0
 
 
 # End of a connection

@@ -39,7 +39,8 @@ from .requests import (
 from .responses import CONTINUE, Service, encode_error, encode_head, has_body, send, send_stream, to_protocol_error
 
 MAX_REQUESTS_PER_TURN: Final = 32
-"""Pipelined requests that are answered in one go, before other connections have their turn."""
+"""Pipelined requests that are answered in one go, before other connections have their turn. Connections with more than
+that share this number, so that others wait for as many of them as these have connections at most."""
 
 MAX_LINGER_BYTES: Final = 4 * MAX_BODY
 """Bytes that a client may send after an error response before the connection is cut."""
@@ -206,15 +207,27 @@ class Connection(asyncio.Protocol):
 
     def _process_buffer(self) -> None:
         """Process the buffer until a request needs time, or other connections have their turn."""
-        self._turn = None
-        for _ in range(MAX_REQUESTS_PER_TURN):
+        self._cancel_turn()
+        for _ in range(max(1, MAX_REQUESTS_PER_TURN // (1 + self._manager.waiting))):
             if self._state != _READING or not (self._read_head() if self._body is None else self._read_body()):
                 break
         else:
             if self._state == _READING:
                 self._pause_reading()
-                self._turn = asyncio.get_running_loop().call_soon(self._process_buffer)
+                self._turn = asyncio.get_running_loop().call_soon(self._take_turn)
+                self._manager.waiting += 1
         self._update_state()
+
+    def _take_turn(self) -> None:
+        self._turn = None
+        self._manager.waiting -= 1
+        self._process_buffer()
+
+    def _cancel_turn(self) -> None:
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+            self._manager.waiting -= 1
 
     def _update_state(self) -> None:
         """Update the state after processing."""
@@ -523,9 +536,7 @@ class Connection(asyncio.Protocol):
             self._stream.fail(self._incomplete_error(400, _CUT_SHORT))
         self._buffer, self._at = b"", 0
         self._body = self._request = self._stream = None
-        if self._turn is not None:
-            self._turn.cancel()
-            self._turn = None
+        self._cancel_turn()
         self._count()
 
     def _count(self) -> None:

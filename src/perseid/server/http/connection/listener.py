@@ -73,7 +73,7 @@ class Timeouts:
 class ConnectionManager:
     """The HTTP connections of the process."""
 
-    __slots__ = ("draining", "limited", "now", "open", "time", "times", "unfinished")
+    __slots__ = ("draining", "limited", "now", "open", "time", "times", "unfinished", "waiting")
 
     def __init__(
         self,
@@ -87,6 +87,8 @@ class ConnectionManager:
         """Start without connections. `limited` is called with the name of each limit that is enforced, for counters."""
         self.open: set[Connection] = set()
         """The open connections."""
+        self.waiting = 0
+        """Connections with received requests that wait for their turn."""
         self.draining = False
         """Whether connections are closed after their response, because the server stops."""
         self.times = times or Timeouts()
