@@ -21,12 +21,13 @@ from perseid.ledger import ledger as ledgers
 from perseid.ledger.backup import bulk_load, load_encoding
 from perseid.ledger.backup.bulk_load import NameTaken
 from perseid.ledger.backup.load_encoding import EncoderProcess, EncodingFailed, pack_draft, random_size
-from perseid.ledger.errors import Contention, PreconditionFailed, ReadOnlyMode, StorageFull
+from perseid.ledger.errors import Contention, LostEntries, PreconditionFailed, ReadOnlyMode, StorageFull
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.entry import Change, Draft, State
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.record_keys import record_key
 from perseid.ledger.log.writer import ChangeWatcher
+from perseid.ledger.merkle import Signer
 from perseid.ledger.store.sorting import ExternalSorter, split_batches
 from perseid.ledger.store.store import Store
 from perseid.ledger.store.tables import insert_rows
@@ -74,6 +75,24 @@ def test_a_read_only_ledger_is_not_loaded(opened: Ledger) -> None:
         opened.load(drafts(["a"]))
     opened.log.set_read_only(None)
     assert opened.load(drafts(["a"])).count == 1
+
+
+def test_a_ledger_that_has_lost_entries_is_not_continued(store: Store, tmp_path: Path) -> None:
+    """Such as that of a promoted standby, where a load or a rotation would begin a second history."""
+    log = log_of_today(store)
+    log.create(SIGNER)
+    with Ledger(log, Answers(tmp_path / "answers"), SIGNER) as ledger, pytest.MonkeyPatch.context() as patch:
+        until(lambda: ledger.ready)
+        ledger.append(change("a", url("1")))
+        patch.setattr(Store, "is_remote", True)  # as of a database that nodes share
+        patch.setattr(Answers, "end", (1, bytes(32)))
+        with pytest.raises(LostEntries, match="has another entry 1, which this node has seen"):
+            ledger.load(drafts(["b"]))
+        log._known = log.known_end = None  # as in another process
+        with pytest.raises(LostEntries):
+            ledger.rotate_key(Signer.generate(SIGNER.name, bytes(32)), "cli", "local:ann")
+        with ledger.open_reader() as reader:
+            assert reader.size == 1
 
 
 @pytest.mark.parametrize("run_size", [1 << 30, 10_000])

@@ -163,9 +163,14 @@ class Ledger:
         self, drafts: Iterable[Draft], preconditions: Preconditions | None = None, progress: Progress = lambda _: None
     ) -> LoadResult:
         """Append a large number of new handles, all or none (see `BulkLoad`). Other requests wait."""
-        with self._writer.locked(), self.answers.locked(), self._loading():
+        with self._writer.locked():
+            self._note_end()
+            return self._load(drafts, preconditions or {}, progress)
+
+    def _load(self, drafts: Iterable[Draft], preconditions: Preconditions, progress: Progress) -> LoadResult:
+        with self.answers.locked(), self._loading():
             with BulkLoad(self.log, self.answers.folder) as load:
-                loaded = load.append(drafts, preconditions or {}, progress)
+                loaded = load.append(drafts, preconditions, progress)
                 if loaded.count:
                     self._follow_load(load, loaded)
             return loaded
@@ -208,6 +213,7 @@ class Ledger:
         with self._signing:
             if self._signer is None:
                 raise WrongKey("this process has no signing key to rotate")
+            self._note_end()
             outcome = rotate_key(self.log, self._signer, new, interface, actor)
             self._signer = new
         self._wake.set()
@@ -243,9 +249,13 @@ class Ledger:
             self._stop.wait(INTERVAL)
         return True
 
-    def _commit(self, group: Sequence[Request]) -> list[Outcome]:
+    def _note_end(self) -> None:
+        """Note the entry that the database must have before anything is appended."""
         if self.log.store.is_remote:
             self.log.known_end = self.answers.end
+
+    def _commit(self, group: Sequence[Request]) -> list[Outcome]:
+        self._note_end()
         try:
             committed = self.log.commit(group)
         except (StorageFull, ClockError, LostEntries, OutdatedProgram, ReadOnlyMode) as problem:

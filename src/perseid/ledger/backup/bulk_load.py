@@ -26,9 +26,10 @@ from perseid.ledger.errors import (
     LedgerError,
     OutcomeUnknown,
     PreconditionFailed,
+    StoreUnavailable,
     TooBusy,
 )
-from perseid.ledger.log.commit import check_mode
+from perseid.ledger.log.commit import check_end, check_mode
 from perseid.ledger.log.entry import Draft, Entry, find_oversized, next_jump
 from perseid.ledger.log.log import SQL_VIEWS, TOKEN_LENGTH, Log, gc_paused, retry_delays
 from perseid.ledger.log.requests import Preconditions
@@ -207,6 +208,7 @@ class BulkLoad:
         statements = self._log.statements
         cursor.execute(statements.lock_head_for_changes)
         seq, at, raw, *mode = fetch_one(cursor)
+        check_end(cursor, statements, self._log.known_end, seq)
         check_mode(*mode)
         self._frontier = Frontier.from_bytes(seq, raw)
         self._at = self._log.clock.date(at if seq else None)
@@ -292,7 +294,7 @@ class BulkLoad:
         while True:
             try:
                 return self._has_token()
-            except (Contention, OutcomeUnknown) as error:
+            except (Contention, OutcomeUnknown, StoreUnavailable) as error:
                 delay = next(delays, None)
                 if delay is None:
                     raise OutcomeUnknown(

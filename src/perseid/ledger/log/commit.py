@@ -96,6 +96,16 @@ def check_mode(read_only: str | None, oldest_program: str) -> None:
         raise ReadOnlyMode("the service is read-only for maintenance" + (f": {read_only}" if read_only else ""))
 
 
+def check_end(cursor: DBAPICursor, statements: Statements, end: tuple[int, bytes] | None, size: int) -> None:
+    """Raise `LostEntries` if the ledger, of `size` entries, does not have an entry with this leaf hash."""
+    if end is None or not end[0]:
+        return
+    cursor.execute(statements.leaf, (end[0],))
+    row = cursor.fetchone()
+    if row is None or bytes(row[0]) != end[1]:
+        raise LostEntries.after(end[0], size)
+
+
 class Commit:
     """Applies requests one by one; `write` writes the result."""
 
@@ -147,12 +157,7 @@ class Commit:
 
     def require(self, end: tuple[int, bytes] | None) -> None:
         """Raise `LostEntries` if the ledger does not have an entry with this leaf hash."""
-        if end is None or not end[0]:
-            return
-        self._cursor.execute(self._statements.leaf, (end[0],))
-        row = self._cursor.fetchone()
-        if row is None or bytes(row[0]) != end[1]:
-            raise LostEntries.after(end[0], self._written)
+        check_end(self._cursor, self._statements, end, self._written)
 
     def require_changes(self) -> None:
         """Raise `ReadOnlyMode` or `OutdatedProgram` if changes are refused."""
