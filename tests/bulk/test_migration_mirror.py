@@ -93,6 +93,21 @@ def test_a_mirror_copies_everything_and_then_only_the_transactions(source: Repli
     assert target.ok(f"migrate {options} --full").json["unchanged"] == 30
 
 
+def test_a_mirror_reads_everything_that_it_has_not_copied(source: ReplicationServer, target: Site) -> None:
+    options, other = mirror(source, target), "20.500.99999"
+    source.home(f"0.NA/{other}")
+    source.put(f"{other}/x", URL)
+    assert target.ok(f"migrate {options} --prefix {other}").json["created"] == 1
+    assert target.ok(f"migrate {options} --prefix {PREFIX}").json["created"] == 31
+    target.ok(f"set {other}/x URL=https://example.org/changed")
+    again = target(f"migrate {options}")
+    assert (again.code, '"unchanged":31,"conflicts":1' in again.out) == (4, True), "everything was read"
+    dumps = source.requests.count(OpCode.DUMP_HANDLES)
+    assert target.ok(f"migrate {options} --prefix {other.upper()}").json["unchanged"] == 0
+    assert source.requests.count(OpCode.DUMP_HANDLES) == dumps, "only transactions are read"
+    assert target.ok(f"migrate {options} --overwrite").json["updated"] == 1
+
+
 def test_a_dump_without_end_fills_neither_memory_nor_disk(
     source: ReplicationServer, target: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from shlex import join, quote
 from typing import Annotated, Any, Final, TypeAlias
 
+import msgspec
 import typer
 
 from perseid.bulk.formats import Format
@@ -420,7 +421,9 @@ class _Mirroring:
     ) -> None:
         self._session, self._source, self._options, self._problems = session, source, options, problems
         self._directory = session.installation.directory
-        self._state = None if full else load_state(self._directory, source.label)
+        # What was changed here is in no transaction, so only a dump can overwrite it.
+        reads_all = full or options.overwrite
+        self._state = None if reads_all else load_state(self._directory, source.label, options.prefixes)
 
     def run(self) -> CopyResult:
         """Copy the transactions since the last state, or everything if there is none."""
@@ -440,8 +443,8 @@ class _Mirroring:
 
     def _keep(self, state: MirrorState) -> None:
         if not self._options.dry_run:
-            self._state = state
-            save_state(self._directory, state)
+            self._state = msgspec.structs.replace(state, prefixes=self._options.prefixes)
+            save_state(self._directory, self._state)
 
 
 def _follow(copy_once: Callable[[], CopyResult], interval: int, label: str, json: bool) -> CopyResult:

@@ -16,6 +16,7 @@ import msgspec
 
 from perseid.client.errors import ClientError, Unreachable
 from perseid.client.replication import ReplicationClient, TransactionBatch
+from perseid.names.handle import fold
 from perseid.records.binary import Writer
 from perseid.registry.installation.files import replace_file
 from perseid.registry.jobs.migration import MigrationProblem, Outcome, SourceRecord
@@ -60,6 +61,12 @@ class MirrorState(msgspec.Struct, frozen=True):
     last_id: int
     last_date: int
     """Milliseconds since 1970, by the clock of the source."""
+    prefixes: tuple[str, ...] = ()
+    """The prefixes that were copied; empty for all."""
+
+    def covers(self, prefixes: tuple[str, ...]) -> bool:
+        """Whether everything until the last transaction was copied of some prefixes, or of all if there are none."""
+        return not self.prefixes or (bool(prefixes) and set(map(fold, prefixes)) <= set(map(fold, self.prefixes)))
 
 
 class MirrorSource:
@@ -73,7 +80,7 @@ class MirrorSource:
     ) -> None:
         """`folder` is where the temporary file is created."""
         self._client, self._folder, self._clock = client, folder, clock
-        self.label = f"hdl://{client.host}:{client.port}"
+        self.label = self.origin = f"hdl://{client.host}:{client.port}"
         self._spool: Spool | None = None
         self._prefixes: list[str] = []
         self._is_whole = False
@@ -192,13 +199,13 @@ def _apply(copy: Copy, transactions: tuple[Transaction, ...]) -> None:
     copy.store(waiting.values())
 
 
-def load_state(directory: Path, label: str) -> MirrorState | None:
-    """Load the state of a mirror; None if everything must be read."""
+def load_state(directory: Path, label: str, prefixes: tuple[str, ...]) -> MirrorState | None:
+    """Load the state of a mirror of some prefixes, or of all; None if everything must be read."""
     try:
         state = msgspec.json.decode(_state_path(directory, label).read_bytes(), type=MirrorState)
     except (OSError, msgspec.DecodeError):
         return None
-    return state if state.source == label else None
+    return state if state.source == label and state.covers(prefixes) else None
 
 
 def save_state(directory: Path, state: MirrorState) -> None:
