@@ -17,7 +17,7 @@ from perseid.client.native import NativeClient
 from perseid.ledger.log.entry import Entry, State
 from perseid.records.record import Permission, Value
 from perseid.registry.installation.installation import Installation
-from perseid.registry.jobs.migration import is_migrated
+from perseid.registry.jobs.migration import MAX_SOURCE_LENGTH, is_migrated, make_note
 from tests.bulk.handle_databases import PREFIX as ODD_PREFIX
 from tests.bulk.handle_databases import RECORDS
 from tests.bulk.test_exchange import _dump, _encode, _jdb
@@ -251,10 +251,16 @@ def test_only_what_its_own_source_has_deleted_is_deleted_here(target: Site, tmp_
     assert target.ok(f"migrate {one} --json").json["created"] == 2
     done = target.ok(f"migrate {two} --json").json
     assert (done["created"], done["deleted"]) == (2, 0), "those of the other file stay"
+    (tmp_path / "server").mkdir()
+    done = target.ok(f"migrate {write('server/two.json', record('e'))} --json").json
+    assert (done["source"], done["created"], done["deleted"]) == ("two.json", 1, 0), "it is a different file"
     # A record that cannot be read any more may be any of those that are missing.
     write("two.json", record("d", '"x"'))
     done = json.loads(target(f"migrate {two} --json").out.splitlines()[-1])
     assert (done["rejected"], done["deleted"]) == (1, 0)
     write("two.json", record("d"))
     assert target.ok(f"migrate {two} --json").json["deleted"] == 1
-    assert [*entries(target.directory, "20.500.777")] == ["20.500.777/a", "20.500.777/b", "20.500.777/d"]
+    assert [*entries(target.directory, "20.500.777")] == [f"20.500.777/{name}" for name in "abde"]
+    names = ["x" * MAX_SOURCE_LENGTH + end for end in ("", "a", "b")] + ["\udcff", "\udcfe", "\x1b"]
+    assert len({make_note(source) for source in names}) == 6, "what is not shown counts, too"
+    assert all(make_note(source).isprintable() for source in names)

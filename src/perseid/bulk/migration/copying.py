@@ -192,7 +192,7 @@ class Copy:
                     is_new = not snapshot.is_homed(name)
             else:
                 command = HostMigrated(name, self._options.policy)
-                is_new = self._registry.do(command, self._identity, IMPORT, migration.make_note(self._source.label))
+                is_new = self._registry.do(command, self._identity, IMPORT, migration.make_note(self._source.origin))
         except Refused as refused:
             self.note(MigrationProblem(name, Outcome.REJECTED, refused.reason))
             return
@@ -223,14 +223,14 @@ class Copy:
     def _store(self, records: tuple[SourceRecord, ...]) -> None:
         if not records:
             return
-        registry, options, label = self._registry, self._options, self._source.label
+        registry, options, origin = self._registry, self._options, self._source.origin
         if options.dry_run:
-            step = migration.preview_step(registry, label, records, self._identity, overwrite=options.overwrite)
+            step = migration.preview_step(registry, origin, records, self._identity, overwrite=options.overwrite)
         else:
             if self._job is None:
-                self._job = migration.start(registry, label, self._identity, options.note)
+                self._job = migration.start(registry, origin, self._identity, options.note)
                 self.result.job = self._job.id
-            step = migration.do_step(registry, self._job, label, records, self._identity, overwrite=options.overwrite)
+            step = migration.do_step(registry, self._job, origin, records, self._identity, overwrite=options.overwrite)
         for outcome in step.outcomes:
             self.result.counts.add(outcome)
         for problem in step.problems:
@@ -245,12 +245,12 @@ class Copy:
 
     def _delete_missing(self, keys: SourceKeys, prefixes: tuple[str, ...]) -> None:
         """Delete the records that were migrated from the source, and that it no longer has."""
-        counts, label = self.result.counts, self._source.label
+        counts, label, origin = self.result.counts, self._source.label, self._source.origin
         limit = max(MIN_DELETED, (counts.unchanged + counts.created + counts.updated) // MAX_DELETED_SHARE)
 
         def find() -> Iterator[SourceRecord]:
             entries = keys.without(LocalRecords(self._registry, prefixes))
-            return (SourceRecord(entry.handle, None) for entry in entries if migration.is_migrated(entry, label))
+            return (SourceRecord(entry.handle, None) for entry in entries if migration.is_migrated(entry, origin))
 
         if not self._options.delete_many and next(islice(find(), limit, None), None) is not None:
             reason = f"{label} lacks more than {limit:,} records that were migrated from it"

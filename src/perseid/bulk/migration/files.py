@@ -5,6 +5,7 @@ the exports of EZID and arklet have what these services know; `ark:/99999/x` bec
 """
 
 import io
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,6 +56,7 @@ class FileSource:
         self._path, self._given = path, prefixes
         self._options = ReadOptions(format=format_, prefix=prefixes[0] if len(prefixes) == 1 else "")
         self.label = path.name
+        self.origin = str(Path(os.path.abspath(path)))  # noqa: PTH100 - a link can point to another file each time
         self._format: Format | None = None
         self._has_problems = False
         """Whether a row could not be read: its handle is not known then."""

@@ -37,7 +37,7 @@ class NativeSource:
         """
         self._client, self._only, self._folder = client, prefixes, folder
         host, port = client.address
-        self.label = f"hdl://{host}:{port}"
+        self.label = self.origin = f"hdl://{host}:{port}"
         self._is_complete: bool | None = None
 
     @property

@@ -46,7 +46,11 @@ class Source(Protocol):
 
     @property
     def label(self) -> str:
-        """What it is called in notes, jobs and reports; without secrets."""
+        """What it is called in reports; without secrets."""
+
+    @property
+    def origin(self) -> str:
+        """What it is called in notes and jobs, unlike any other source: only its own records are deleted."""
 
     @property
     def is_complete(self) -> bool:

@@ -131,7 +131,7 @@ class SqlSource:
     def __init__(self, url: DatabaseUrl, password: str = "", clock: Callable[[], float] = time.time) -> None:
         self._url, self._clock = url, clock
         self._driver = _Mysql(url, password) if url.scheme == "mysql" else _Postgres(url, password)
-        self.label = url.label
+        self.label = self.origin = url.label
 
     def prefixes(self) -> list[str]:
         """Read the table `nas`."""

@@ -11,6 +11,7 @@ The source of a migration is not part of the installation, so a job cannot be re
 repeated, continues the unfinished job, and stores only what differs.
 """
 
+import hashlib
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -19,7 +20,7 @@ from typing import Final
 from perseid.ledger.log.entry import IMPORT, Action, Draft, Entry, State, find_oversized
 from perseid.ledger.log.record_keys import key_range, record_key
 from perseid.ledger.store.jobs import EndJob, Job
-from perseid.names.errors import InvalidName
+from perseid.names.errors import InvalidName, quote_text
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, fold
 from perseid.records.binary import MAX_BYTES
 from perseid.records.record import MAX_VALUES, Value, ascending
@@ -46,6 +47,7 @@ STEP_BYTES: Final = 2 << 20
 MAX_SOURCE_LENGTH: Final = 300
 """Characters of the name of a source in notes and jobs."""
 
+_DIGEST_LENGTH: Final = 16
 _NOTE_START: Final = "migrated from "
 _PREFIX_HANDLE: Final = f"{PREFIX_OF_PREFIXES}/"
 
@@ -145,7 +147,15 @@ def is_migrated(entry: Entry, source: str | None = None) -> bool:
 
 def make_note(source: str) -> str:
     """The note of the entries of a migration."""
-    return _NOTE_START + display_name(source)[:MAX_SOURCE_LENGTH]
+    return _NOTE_START + _shorten(source)
+
+
+def _shorten(source: str) -> str:
+    """Shorten the name of a source, or escape it, so that different ones stay different."""
+    if len(source) <= MAX_SOURCE_LENGTH and source.isprintable():
+        return source
+    digest = hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{quote_text(source)} {digest[:_DIGEST_LENGTH]}"
 
 
 class CannotBeStored(Exception):
@@ -268,7 +278,7 @@ class HostMigrated:
 
 def start(registry: Registry, source: str, identity: Identity, note: str = "") -> Job:
     """Start a migration job, or continue the unfinished one of the same source. Raises `Refused`."""
-    shown = display_name(source)[:MAX_SOURCE_LENGTH]
+    shown = _shorten(source)
     for job in runner.list_jobs(registry, identity):
         if job.kind == KIND and not job.ended_at and runner.load_parameters(job).get("source") == shown:
             return job
