@@ -260,6 +260,8 @@ def test_only_what_its_own_source_has_deleted_is_deleted_here(target: Site, tmp_
     assert (done["rejected"], done["deleted"]) == (1, 0)
     write("two.json", record("d"))
     assert target.ok(f"migrate {two} --json").json["deleted"] == 1
+    write("two.json")
+    refused(target(f"migrate {two}"), "has none of the records that were migrated", "--delete-many", code=1)
     assert [*entries(target.directory, "20.500.777")] == [f"20.500.777/{name}" for name in "abde"]
     names = ["x" * MAX_SOURCE_LENGTH + end for end in ("", "a", "b")] + ["\udcff", "\udcfe", "\x1b"]
     assert len({make_note(source) for source in names}) == 6, "what is not shown counts, too"

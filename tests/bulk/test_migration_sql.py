@@ -160,9 +160,11 @@ def test_an_emptied_source_does_not_delete_the_copy(on_mariadb: HandleDatabase, 
     handles = [f"{PREFIX}/{number}" for number in range(150)]
     database.insert(dict.fromkeys(handles, (Value(1, "URL", b"https://example.org/"),)))
     target.ok(f"migrate {database.url!r}")
-    for handle in handles:
+    for handle in handles[1:]:
         database.delete(handle)
     refused(target(f"migrate {database.url!r}"), "lacks more than 100 records", "--delete-many", code=1)
+    database.delete(handles[0])
+    refused(target(f"migrate {database.url!r}"), "has none of the records", "--delete-many", code=1)
     assert len(stored(target)) == 150
     assert target.ok(f"migrate {database.url!r} --json --delete-many").json["deleted"] == 150
 

@@ -38,7 +38,7 @@ MAX_DELETED_SHARE: Final = 10
 """At most one in so many records is deleted without the caller's consent: a source that lost its table is likelier."""
 
 MIN_DELETED: Final = 100
-"""This many are always deleted."""
+"""This many are deleted from a source that has any records."""
 
 SORT_MEMORY: Final = 16 << 20
 """Bytes of keys in memory."""
@@ -246,7 +246,8 @@ class Copy:
     def _delete_missing(self, keys: SourceKeys, prefixes: tuple[str, ...]) -> None:
         """Delete the records that were migrated from the source, and that it no longer has."""
         counts, label, origin = self.result.counts, self._source.label, self._source.origin
-        limit = max(MIN_DELETED, (counts.unchanged + counts.created + counts.updated) // MAX_DELETED_SHARE)
+        found = counts.unchanged + counts.created + counts.updated + counts.conflicts
+        limit = max(MIN_DELETED, found // MAX_DELETED_SHARE) if found else 0
 
         def find() -> Iterator[SourceRecord]:
             entries = keys.without(LocalRecords(self._registry, prefixes))
@@ -254,6 +255,8 @@ class Copy:
 
         if not self._options.delete_many and next(islice(find(), limit, None), None) is not None:
             reason = f"{label} lacks more than {limit:,} records that were migrated from it"
+            if not found:
+                reason = f"{label} has none of the records that were migrated from it"
             raise SourceError(f"{reason}; none was deleted here", "If they were deleted there, use --delete-many")
         missing = find()
         while batch := tuple(islice(missing, migration.STEP_SIZE)):
