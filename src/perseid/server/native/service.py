@@ -50,6 +50,8 @@ class NativeService:
         """Limits of connections."""
         self.open: set[Connection] = set()
         """Open connections."""
+        self.waiting = 0
+        """Connections with received messages that wait for their turn."""
         self.draining = False
         """Whether connections are closed after their response, because the server is stopping."""
         self.counts = counts

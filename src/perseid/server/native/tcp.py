@@ -45,6 +45,10 @@ KEEP_ALIVE_BIT: Final = 0x02
 MAX_CONCURRENT: Final = 16
 """Changes of one connection that are made at the same time: as many as a worker sends to the writer at once."""
 
+MAX_MESSAGES_PER_TURN: Final = 32
+"""Pipelined messages that are taken in one go, before other connections have their turn. Connections with more of them
+share this number, so that another client waits for few of each."""
+
 _CONCURRENT_OPCODES: Final = frozenset(
     int(opcode).to_bytes(4, "big")
     for opcode in (
@@ -102,6 +106,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_closing",
         "_eof",
+        "_has_turn",
         "_is_paused",
         "_keep",
         "_messages",
@@ -140,6 +145,7 @@ class Connection(asyncio.Protocol):
         self._next_frame: Frame | None = None  # waits until it can be handled
         self._tried = False  # the first message is not for the fast path
         self._is_paused = False  # reading
+        self._has_turn = False  # whether received messages wait for their turn
         self._writable: asyncio.Future[None] | None = None
         self._closing = False
         self._eof = False
@@ -193,7 +199,7 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Keep the connection open for responses in progress."""
-        if not self._messages:
+        if not self._messages and not self._has_turn:
             return False
         self._eof = True
         return True
@@ -234,18 +240,25 @@ class Connection(asyncio.Protocol):
 
     def _resume(self) -> None:
         """Handle what was received, and read on."""
-        if self._is_paused and self._transport is not None:
-            self._is_paused = False
-            self._transport.resume_reading()
+        self._resume_reading()
         if self._reader is not None:
             self._next()
 
+    def _resume_reading(self) -> None:
+        if self._is_paused and self._transport is not None:
+            self._is_paused = False
+            self._transport.resume_reading()
+
     # Messages
 
-    def _next(self) -> None:
-        """Handle received messages, up to one that needs the service, and record what is left of them."""
-        self._take_messages()
+    def _next(self) -> bool:
+        """Handle received messages, up to one that needs the service, and record what is left of them.
+
+        Return whether more can be read.
+        """
+        reads_on = self._take_messages()
         self._count_buffered()
+        return reads_on
 
     def _count_buffered(self) -> None:
         """Record the buffered size, if it changed; the total of all connections is limited."""
@@ -256,30 +269,52 @@ class Connection(asyncio.Protocol):
                 self._service.counts.limited("unfinished_bytes")
                 longest.cut()
 
-    def _take_messages(self) -> None:
-        """Start to handle received messages, as many as possible at the same time."""
+    def _take_messages(self) -> bool:
+        """Start to handle received messages, as many as possible at the same time; return whether to read more."""
         reader = self._reader
         assert reader is not None  # noqa: S101 - data was received
+        left = max(1, MAX_MESSAGES_PER_TURN // (1 + self._service.waiting))
         try:
             while (frame := self._next_frame or reader.next()) is not None:
                 self._next_frame = None
                 if (self._messages or self._answer_at_once(frame)) and not self._start(frame):
                     self._pause()
-                    return
+                    return False
                 if self._closing or self._writable is not None:
-                    return  # closing, or the client must read its responses first
+                    return False  # closing, or the client must read its responses first
+                left -= 1
+                if not left and not reader.is_idle:
+                    self._wait_for_turn()
+                    return False
         except RemoteProtocolError:
             if not self._messages:  # else after the responses to the messages before it
                 self._refuse()
-            return
+            return True
         if self._messages:
-            return
+            return True
         if self._eof:
             self._finish()
         elif reader.is_idle:
             self._reader = None
         else:  # a started message must end soon, even on a kept connection
             self.deadline = min(self.deadline, self._service.now() + self._service.connections.message_timeout)
+        return True
+
+    def _wait_for_turn(self) -> None:
+        """Take the next messages after those of other connections."""
+        self._pause()
+        if not self._has_turn:
+            self._has_turn = True
+            self._service.waiting += 1
+            asyncio.get_running_loop().call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._has_turn = False
+        self._service.waiting -= 1
+        if self._closing or self._writable is not None or self._reader is None:
+            return  # the client must read its responses first
+        if self._next() and self._transport is not None and not self._transport.is_closing():
+            self._resume_reading()
 
     def _answer_at_once(self, frame: Frame) -> bool:
         """Answer a public resolution; return whether the message needs the service."""

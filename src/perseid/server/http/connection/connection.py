@@ -39,8 +39,8 @@ from .requests import (
 from .responses import CONTINUE, Service, encode_error, encode_head, has_body, send, send_stream, to_protocol_error
 
 MAX_REQUESTS_PER_TURN: Final = 32
-"""Pipelined requests that are answered in one go, before other connections have their turn. Connections with more than
-that share this number, so that others wait for as many of them as these have connections at most."""
+"""Pipelined requests that are answered in one go, before other connections have their turn. Connections with more of
+them share this number, so that another client waits for few of each."""
 
 MAX_LINGER_BYTES: Final = 4 * MAX_BODY
 """Bytes that a client may send after an error response before the connection is cut."""
