@@ -17,7 +17,7 @@ from sqlalchemy import make_url, text
 
 from perseid.ledger.backup import bulk_load
 from perseid.ledger.backup.bulk_load import BulkLoad
-from perseid.ledger.errors import OutcomeUnknown, ReadOnlyMode, TooBusy
+from perseid.ledger.errors import Contention, OutcomeUnknown, ReadOnlyMode, TooBusy
 from perseid.ledger.log.entry import Draft
 from perseid.ledger.log.log import Log
 from perseid.ledger.store import store as stores
@@ -109,6 +109,14 @@ def wire(where: str) -> Iterator[Wire]:
     new_wire.close()
     (folder / ".s.PGSQL.5432").unlink()
     folder.rmdir()
+
+
+def test_a_ledger_that_stays_locked_is_reported_with_a_possible_cause(log: Log, store: Store) -> None:
+    expected = r"\(55P03\); if that continues, PostgreSQL may be waiting for a synchronous standby"
+    with store.writing() as waiting:  # as one that waits for a standby
+        waiting.execute(text(log.statements.lock_head))
+        with pytest.raises(Contention, match=expected), store.writing() as other:
+            other.execute(text(f"SET LOCAL lock_timeout = '1ms'; {log.statements.lock_head}"))
 
 
 @pytest.mark.parametrize("how", ["before", "behind"])

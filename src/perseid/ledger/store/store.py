@@ -89,7 +89,8 @@ _NO_TABLE_MESSAGE = "no such table"
 _FULL_STATE = "53100"  # disk_full
 _STANDBY_STATE = "25006"  # read_only_sql_transaction
 _CORRUPT_STATES = ("XX001", "XX002")  # data_corrupted, index_corrupted
-_CONTENTION_STATES = ("40001", "40P01", "55P03", "57014")  # serialization, deadlock, lock and statement timeouts
+_TIMEOUT_STATES = ("55P03", "57014")  # of locks and statements
+_CONTENTION_STATES = ("40001", "40P01", *_TIMEOUT_STATES)  # serialization, deadlock
 
 
 class Store:
@@ -366,6 +367,11 @@ class Store:
         if state in _CORRUPT_STATES:
             return CorruptData(f"the database reports corrupt data ({state}). Run: perseid verify --all")
         if state in _CONTENTION_STATES:
+            if state in _TIMEOUT_STATES:
+                return Contention(
+                    f"another transaction kept the ledger locked for more than {BUSY_SECONDS} s ({state}); if that "
+                    "continues, PostgreSQL may be waiting for a synchronous standby"
+                )
             return Contention(f"the database preferred another transaction ({state})")
         lost = isinstance(cause, self._connection_errors) if state is None else state.startswith(("08", "57P", "25P03"))
         return OutcomeUnknown("the database connection was lost") if lost else error
