@@ -153,6 +153,18 @@ def test_records_from_before_are_listed_and_can_be_deleted(tmp_path: Path) -> No
     refused(first("delete", wrong[0]), "belongs to server 2", code=3)
 
 
+def test_jobs_from_before_are_not_undone_at_the_wrong_server(tmp_path: Path) -> None:
+    servers = make_servers(tmp_path, count=2)
+    name = next(each for each in NAMES if find_server_index(each.encode(), 2, 2) == 1)
+    rows = tmp_path / "rows.csv"
+    rows.write_text(f"handle,URL\n{name},https://example.org/\n")
+    servers[0].ok(f"import {rows} --yes")
+    unite(servers)
+    (job,) = servers[0].lines("jobs list")
+    done = servers[0](f"undo {job.split()[0]} --yes")
+    refused(done, f"{name}: it belongs to server 2 of this site, http://127.0.0.1:8001", code=4)
+
+
 def test_remote_identities_cannot_delete_what_is_misplaced(tmp_path: Path) -> None:
     servers = make_servers(tmp_path, count=2)
     for name in NAMES:
