@@ -41,6 +41,17 @@ def test_a_table_has_its_columns_and_the_problems() -> None:
     assert twice.splitlines()[0] == text.splitlines()[0]
 
 
+def test_names_of_columns_are_mapped_in_a_report_as_in_the_file() -> None:
+    options = ReadOptions(columns={"@id": "handle", "'=x": "DESC"})
+    data = b"@id,url,''=x\n1/a,x,y\n"
+    for _ in range(2):
+        data = report(data, options, later(2)).replace(b"\na URL", b" a URL")
+        assert data.startswith(b"\xef\xbb\xbf'@id,url,''=x,problem_line"), "spreadsheets would run it"
+        (row,) = read(data, options)
+        assert isinstance(row, ImportRow)
+        assert (row.handle, stored(row)[-1].type) == ("1/a", "DESC")
+
+
 def test_literal_cells_stay_literal() -> None:
     raw = ReadOptions(raw=True)
     (row,) = read(report(b"handle,url,DESC\n1/a,x,'=1\n", raw, later(2)), raw)

@@ -15,7 +15,7 @@ from .exchange import read_exchange
 from .formats import TABLES, FileReader, Format, ReadOptions, RowReader, TypeCheck, invalid_file
 from .jsonl import read_jsonl
 from .sheets import open_sheet
-from .tables import Table, open_text_table
+from .tables import Table, open_text_table, unquote_cell
 
 _SUFFIXES: Final = {
     **dict.fromkeys(("csv", "tsv", "tab"), Format.CSV),
@@ -103,7 +103,10 @@ def open_table(file: BinaryIO, name: str = "", options: ReadOptions | None = Non
 
 
 def _open_table(file: BinaryIO, format_: Format, name: str, options: ReadOptions) -> Table:
-    return open_text_table(file, options, name) if format_ == Format.CSV else open_sheet(file, format_, options)
+    table = open_text_table(file, options, name) if format_ == Format.CSV else open_sheet(file, format_, options)
+    if not options.raw:  # as in a report
+        table.header = tuple([unquote_cell(name) for name in table.header])
+    return table
 
 
 _UNSUPPORTED: Final = {
