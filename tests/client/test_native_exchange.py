@@ -29,6 +29,7 @@ from perseid.wire.fragments import split
 from perseid.wire.framing import Frame, FrameReader
 from perseid.wire.message import MESSAGE_LIFETIME, Envelope, Message
 from perseid.wire.requests import REQUEST_DECODERS, ChallengeResponse, SessionSetup
+from perseid.wire.responses import SiteInfo
 from perseid.wire.sessions import DhKeyPair
 from tests.server.native.native_servers import ADMIN, HIDDEN, NOW, PREFIX, SITE, make_server, receive, recorded_registry
 from tests.wire import recorded
@@ -249,6 +250,12 @@ def test_the_pinned_key_must_be_that_of_the_server(network: MemoryNetwork, key: 
     else:
         assert isinstance(result, ProtocolError)
         assert result.detail == "The server does not have the expected key"
+
+
+def test_a_site_without_servers_is_refused() -> None:
+    """No server could be asked, so lists would be empty, and changes would seem to be made."""
+    with pytest.raises(ProtocolError, match="has no servers"):
+        operations.read_site(SiteInfo(replace(SITE, servers=()).to_bytes()))
 
 
 def test_a_changed_response_is_refused(network: MemoryNetwork) -> None:

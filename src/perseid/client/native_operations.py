@@ -159,9 +159,12 @@ def _read_names(responses: list[VerifiedResponse]) -> list[str]:
 def read_site(body: SiteInfo) -> Site:
     """Decode site information."""
     try:
-        return Site.from_bytes(body.site)
+        site = Site.from_bytes(body.site)
     except InvalidData as error:
         raise ProtocolError(f"The site information of the server is invalid: {error}") from error
+    if not site.servers:
+        raise ProtocolError("The site information of the server has no servers")
+    return site
 
 
 def body_of(response: VerifiedResponse, kind: type[T]) -> T:
