@@ -17,6 +17,7 @@ from perseid.client.native import NativeClient
 from perseid.ledger.log.entry import Entry, State
 from perseid.records.record import Permission, Value
 from perseid.registry.installation.installation import Installation
+from perseid.registry.jobs import migration
 from perseid.registry.jobs.migration import MAX_SOURCE_LENGTH, is_migrated, make_note
 from tests.bulk.handle_databases import PREFIX as ODD_PREFIX
 from tests.bulk.handle_databases import RECORDS
@@ -234,6 +235,23 @@ def test_a_batch_file_is_copied_and_other_operations_are_reported(target: Site, 
         entry = reader.all_names("20.500.777/x").__next__()
     assert entry.record() == (Value(1, "URL", b"https://example.org/", permissions=Permission(0x0E)),)
     refused(target(f"migrate {tmp_path / 'nothing.json'}"), "Use HOST:PORT", code=1)
+
+
+@pytest.mark.parametrize("size", [1, 500], ids=["several steps", "one step"])
+def test_of_names_that_are_one_handle_here_always_the_same_is_kept(
+    target: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(migration, "STEP_SIZE", size)
+    path = tmp_path / "case.json"
+    value = '{"values": [{"index": 1, "type": "URL", "data": "https://%s.example/"}]}'
+    records = ", ".join([f'"20.500.777/{name}": {value % name}' for name in ("xY", "xy", "b", "XY")])
+    path.write_text(f'{{"homedPrefixes": ["0.NA/20.500.777"], "handleRecords": {{{records}}}}}')
+    for created, unchanged in ((2, 0), (0, 2), (0, 2)):
+        *rejected, counts = [json.loads(line) for line in target(f"migrate {path} --json").out.splitlines()]
+        assert [each["handle"] for each in rejected] == ["20.500.777/XY", "20.500.777/xy"], "the first one is kept"
+        assert all("same handle here as 20.500.777/x" in each["reason"].lower() for each in rejected)
+        assert [counts[name] for name in ("created", "unchanged", "updated", "rejected")] == [created, unchanged, 0, 2]
+        assert "https://xY.example/" in target.ok("resolve 20.500.777/XY").out
 
 
 def test_only_what_its_own_source_has_deleted_is_deleted_here(target: Site, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ have, and handles that the source tells apart and the installation does not.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Final, Self
@@ -18,6 +19,7 @@ from perseid.names.handle import PREFIX_OF_PREFIXES, fold
 from perseid.registry.access.permissions import display_name
 from perseid.registry.identity import Identity
 from perseid.registry.jobs import migration
+from perseid.registry.jobs.import_check import KeyTable
 from perseid.registry.jobs.migration import (
     CannotBeStored,
     Comparison,
@@ -42,6 +44,8 @@ MIN_DELETED: Final = 100
 
 SORT_MEMORY: Final = 16 << 20
 """Bytes of keys in memory."""
+
+_DIGEST_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,35 +101,59 @@ class SourceKeys(AbstractContextManager["SourceKeys"]):
 
     def __init__(self, folder: Path) -> None:
         self._sorter: ExternalSorter[tuple[bytes, bytes]] = ExternalSorter(tuple[bytes, bytes], folder, SORT_MEMORY)
+        self._first = KeyTable(folder)
+        """The digest of the name that came first, by key."""
 
     def __enter__(self) -> Self:
         self._sorter.__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._first.close()
         self._sorter.__exit__(*exception)
 
-    def add(self, registry: Registry, names: Iterable[str]) -> None:
-        """Add some names. Those that the ledger cannot store have no key."""
+    def add(self, registry: Registry, items: Iterable[SourceItem]) -> set[str]:
+        """Add the names of some records, and return those that are the same handle here as one that came before.
+
+        Those that the ledger cannot store have no key.
+        """
         rows: list[tuple[bytes, bytes]] = []
+        later: set[str] = set()
         with registry.snapshot() as snapshot:
-            for name in names:
+            for item in items:
                 try:
-                    key = migration.find_key(snapshot, name)
+                    key = migration.find_key(snapshot, item.handle)
                 except CannotBeStored:
                     continue
-                rows.append((key, name.encode()))
+                row = key, item.handle.encode()
+                rows.append(row)
+                if not isinstance(item, SourceRecord):
+                    continue
+                if self._first.get(key) is None:
+                    self._first.put(key, _digest(row[1]))
+                elif not self._is_first(*row):
+                    later.add(item.handle)
         self._sorter.add(rows, sum([len(key) + len(name) for key, name in rows]))
+        return later
 
     def collisions(self) -> Iterator[MigrationProblem]:
-        """Yield names that are one handle here and several at the source."""
-        last = (b"", b"")
+        """Yield names that are one handle here and several at the source, without the one that came first."""
+        last, kept, is_pending = (b"", b""), b"", False
         for key, name in self._sorter.sorted():
-            if key == last[0] and name != last[1]:
-                other = display_name(last[1].decode())
-                reason = f"it is the same handle here as {other}, and only one of them was kept; use --profile exact"
-                yield MigrationProblem(name.decode(), Outcome.REJECTED, reason)
+            if key != last[0]:
+                kept = name if self._is_first(key, name) else b""
+                is_pending = not kept
+            elif name != last[1]:
+                kept = name if self._is_first(key, name) else kept
+                if is_pending:
+                    yield _describe_collision(last[1], kept or name)
+                is_pending = False
+                if name != kept:
+                    yield _describe_collision(name, kept or last[1])
             last = (key, name)
+
+    def _is_first(self, key: bytes, name: bytes) -> bool:
+        return self._first.get(key) == _digest(name)
 
     def without(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Yield the entries, which are sorted by key, whose record the source does not have."""
@@ -136,6 +164,17 @@ class SourceKeys(AbstractContextManager["SourceKeys"]):
                 key = next(keys, (b"", b""))[0]
             if key != entry.key:
                 yield entry
+
+
+def _digest(name: bytes) -> int:
+    return int.from_bytes(sha256(name).digest()[:_DIGEST_BYTES], "big")
+
+
+def _describe_collision(name: bytes, other: bytes) -> MigrationProblem:
+    reason = f"it is the same handle here as {display_name(other.decode())}"
+    return MigrationProblem(
+        name.decode(), Outcome.REJECTED, f"{reason}, and only one of them was kept; use --profile exact"
+    )
 
 
 class Copy:
@@ -168,8 +207,9 @@ class Copy:
         with SourceKeys(self._folder) as keys:
             for batch in self._batches():
                 records = self._take(batch)
-                keys.add(self._registry, [item.handle for item in batch])
-                self._store(records)
+                # Always the first name is kept: otherwise each pass would store all of them in turn.
+                later = keys.add(self._registry, batch)
+                self._store(tuple([record for record in records if record.handle not in later]) if later else records)
             for problem in keys.collisions():
                 self.note(problem)
             if self._source.is_complete:
@@ -295,7 +335,7 @@ def compare(
         result.prefixes = [name for name in hosted if not snapshot.is_homed(name)]
     with SourceKeys(folder) as keys:
         for batch in _split(item for item in source.records() if options.selects(item.handle)):
-            keys.add(registry, [item.handle for item in batch])
+            keys.add(registry, batch)
             for difference in _compare_batch(registry, batch):
                 is_missing = difference.here is None and not difference.reason
                 result.missing += is_missing
