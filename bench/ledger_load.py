@@ -156,8 +156,13 @@ def _peak() -> float:
 
 def _own() -> float:
     """The memory of this process and its children in MiB, without mapped files, which the system can reclaim."""
-    children = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
-    return sum(_private_memory(process) for process in ("self", *children))
+    return sum(_private_memory(process) for process in ("self", *_children()))
+
+
+def _children() -> Iterator[str]:
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+            yield from (task / "children").read_text().split()
 
 
 def _private_memory(process: str) -> float:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import statistics
 import tempfile
 import threading
@@ -18,7 +17,7 @@ from perseid.server.benchmark.processes import WORKER, memory, parts
 from perseid.wire.client import VerifiedResponse
 from perseid.wire.codes import RemoteProtocolError, ResponseCode
 from tests.server.native.native_client import Address, NativeClient, NoAnswer, Serving, Via, serving
-from tests.server.running import start
+from tests.server.running import free_port, start
 
 PATIENCE: Final = 60.0
 """Seconds after which a server is considered dead."""
@@ -80,7 +79,7 @@ def _recover(directory: Path, settings: dict[str, str]) -> Figures:
 
 def time_start(directory: Path, settings: dict[str, str]) -> Figures:
     """Start a server; measure the time to the first response, and memory."""
-    address = "127.0.0.1", _free_port()
+    address = "127.0.0.1", free_port()
     found: dict[str, float] = {}
 
     def watch(via: Via) -> None:
@@ -163,11 +162,3 @@ def _lives(pid: int) -> bool:
 def _until(happened: Callable[[], bool]) -> None:
     while not happened():
         time.sleep(0.0005)
-
-
-def _free_port() -> int:
-    """A free port; another process might take it, but hardly ever does."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port

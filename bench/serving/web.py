@@ -31,6 +31,7 @@ from bench.serving.resolving import until_answered
 from perseid.server.benchmark.installation import PREFIX
 from perseid.server.benchmark.processes import Watch
 from tests.server.native.native_client import serving
+from tests.server.running import free_port
 
 QUIET: Final = {"PERSEID_LOG_ACCESS": "false", "PERSEID_SERVER_WORKERS": "1", "PERSEID_HTTP_PORT": "0"}
 LOGGED: Final = {**QUIET, "PERSEID_LOG_ACCESS": "true"}
@@ -203,13 +204,6 @@ def flood(address: tuple[str, int], pid: int, handles: int, seconds: int) -> Non
 def _print_waits(name: str, found: list[float]) -> None:
     median, slowest = found[len(found) // 2], found[len(found) * 99 // 100]
     print(f"{name:<36}{median:8.2f} ms median  99 % in {slowest:6.2f} ms  maximum {found[-1]:6.1f} ms", flush=True)
-
-
-def free_port() -> int:
-    """A port that is free now."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def wait_for(port: int) -> None:

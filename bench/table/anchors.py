@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from bench.serving.resolving import Load, until_answered
-from bench.serving.web import free_port
 from perseid.server.benchmark.processes import children, cpu_seconds, memory
+from tests.server.running import free_port
 
 PACKAGES: Final = {
     "cc": "gcc libc6-dev",

@@ -2,7 +2,9 @@
 
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -28,6 +30,24 @@ ANNOUNCED: Final = '{"pid": '
 DEFAULTS: Final = {"PERSEID_HTTP_PORT": "0", "PERSEID_METRICS_PORT": "0", "PERSEID_SERVER_WORKERS": "1"}
 """Free ports, so that servers of several tests do not conflict; and one worker, which starts fastest, for tests that do
 not ask for several."""
+
+
+CHOSEN_PORTS: Final = range(20_000, 32_768)
+"""Ports that Linux does not choose (net.ipv4.ip_local_port_range), so that no other process takes a free one
+meanwhile."""
+
+
+def free_port() -> int:
+    """A port of this machine that is free for UDP and TCP, for servers that must know it before they start."""
+    while True:
+        with socket.socket() as stream, socket.socket(type=socket.SOCK_DGRAM) as datagrams:
+            port = random.choice(CHOSEN_PORTS)
+            try:
+                stream.bind(("127.0.0.1", port))
+                datagrams.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 @dataclass(frozen=True, slots=True)

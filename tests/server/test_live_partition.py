@@ -3,7 +3,6 @@
 import base64
 import http.client
 import json
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from perseid.registry.installation.installation import Installation
 from tests.cli.installation import call
 from tests.server.native.native_client import NativeClient as PlainClient
 from tests.server.native.native_client import Via
-from tests.server.running import Serving, start
+from tests.server.running import Serving, free_port, start
 
 COUNT = 3
 PREFIX = "12345"
@@ -80,19 +79,6 @@ def perseid(*words: object, stdin: str = "") -> str:
     done = call(*map(str, words), stdin=stdin.encode())
     assert done.code == 0, done
     return done.out
-
-
-def free_port() -> int:
-    """A port that is free for UDP and TCP."""
-    while True:
-        with socket.socket() as stream, socket.socket(type=socket.SOCK_DGRAM) as datagrams:
-            stream.bind(("127.0.0.1", 0))
-            port = int(stream.getsockname()[1])
-            try:
-                datagrams.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
 
 
 def set_ports(directory: Path, native: int, web: int) -> None:

@@ -27,6 +27,7 @@ from perseid.wire.requests import HandleRequest, Resolve
 from tests.server.installations import PREFIX, copy_to
 from tests.server.live_servers import eventually
 from tests.server.native.native_client import NativeClient, Via, serving
+from tests.server.running import free_port
 
 PATIENCE = 30.0
 RUN = "import sys; from perseid.server.processes.resolver import main; sys.exit(main(sys.argv[1]))"
@@ -183,9 +184,7 @@ def test_counts_of_a_killed_resolver_are_lost_only() -> None:
 
 def test_requests_during_a_start_are_counted_once(directory: Path) -> None:
     """By whoever answers them: the resolver first, then the worker."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     answered = 0
     ready = threading.Event()
 
