@@ -92,6 +92,14 @@ def test_backup_does_not_overwrite_a_file(here: Site, tmp_path: Path) -> None:
     assert path.read_text() == "precious"
 
 
+def test_missing_folder_is_named_without_the_temporary_file(here: Site, tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "full"
+    done = run("backup", str(path), "-d", str(here.directory))
+    assert (done.code, done.out) == (1, "")
+    assert str(path) in done.err
+    assert "partial" not in done.err
+
+
 def test_invalid_backup_requests_are_refused(here: Site, tmp_path: Path) -> None:
     refused(here(f"backup {tmp_path}/b --since 999"), "Entry 999 does not exist", code=1)
     assert run("backup", str(tmp_path / "none" / "b"), "-d", str(here.directory)).code == 1

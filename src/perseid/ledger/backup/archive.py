@@ -15,7 +15,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from struct import Struct
@@ -296,8 +296,11 @@ def create_file(path: Path) -> Iterator[BinaryIO]:
             os.fsync(stream.fileno())
         open_new(path).close()  # fails if the name was taken meanwhile; rename would not
         partial.rename(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):
+            partial.unlink()
+        if isinstance(error, OSError) and str(error.filename) == str(partial):
+            error.filename = str(path)  # the name that the user knows
         raise
     sync_directory(path.parent)
 

@@ -87,7 +87,7 @@ def test_file_is_checked_and_imported_and_undone(user: ConsoleUser, server: Harn
     job = user.path.rpartition("/")[2].partition("?")[0]
     user.get(f"/console/jobs/{job}/undo")
     assert f"Undo job {job}" in user.text
-    assert "The undo changes 2 records." in user.text
+    assert "The undo changes 2 records. Records that the job created get a tombstone." in user.text
     user.submit("/undo")
     assert url_of(server, "12345/row-2") is None
     undo = user.path.rpartition("/")[2].partition("?")[0]
@@ -255,6 +255,9 @@ def test_links_are_changed_after_a_preview(user: ConsoleUser, server: Harness) -
     user.submit("/rewrite")
     assert "The job was started." in user.text
     assert url_of(server, "12345/old-2") == "https://new.example/2"
+    job = user.path.rpartition("/")[2].partition("?")[0]
+    user.get(f"/console/jobs/{job}/undo")
+    assert "The undo changes 3 records. You can undo this as well." in user.text
     user.get("/console/jobs")
     assert "change links https://old.example/* → https://new.example/* done 3 / 3" in user.text
 
