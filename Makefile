@@ -67,7 +67,7 @@ OTHER_PYTHON := other-python
 endif
 endif
 
-.PHONY: help env wheel serve soak test alltests quick bytecode coverage lint fuzz crash bench screenshots lock unicode format clean $(OTHER_PYTHON)
+.PHONY: help env programs wheel serve soak test alltests quick bytecode coverage lint fuzz crash bench screenshots lock unicode format clean $(OTHER_PYTHON)
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */\1\t/' | expand -t 10
@@ -92,7 +92,8 @@ serve: env  ## run a server with demonstration data (DIR=demo-data, OPTIONS="--n
 	@exec $(BIN)/perseid serve -d $(DIR) --init-demo $(OPTIONS)
 
 ifeq ($(PACKAGE),)
-test: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(APACHE) $(CADDY) $(HAPROXY) $(SYSTEMD) $(MMDEBSTRAP) $(COMPILER) $(DNS_SERVERS) $(LOAD_GENERATORS)  ## lint and all tests, in parallel; PACKAGE=registry for one package
+test:  ## lint and all tests, in parallel; PACKAGE=registry for one package
+	@$(MAKE) --no-print-directory --jobs=2 env programs
 	@$(MAKE) --no-print-directory --jobs=2 lint alltests
 
 # Beside lint, which needs one core for a minute.
@@ -113,51 +114,37 @@ bytecode: env  ## compile all tests once for all test processes
 	@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null 2>&1 || true
 
 # Separate from `test`, because it makes tests slower, some twice as slow.
-coverage: env $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(APACHE) $(CADDY) $(HAPROXY) $(SYSTEMD) $(MMDEBSTRAP) $(COMPILER) $(DNS_SERVERS) $(LOAD_GENERATORS)  ## the same tests with branch coverage
+coverage: env programs  ## the same tests with branch coverage
 	$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term
 
-# The tests start their own PostgreSQL. Without apt nothing is installed, and the tests report what is missing.
-# A setting keeps Debian's package from creating a server for the whole machine; it is removed after the installation.
-$(POSTGRES): | env
+# Everything that `make test` starts, and the Debian packages that do not have the name of their program.
+PROGRAMS := $(POSTGRES) $(BROWSER) $(LINKCHECKER) $(MARIADB) $(NGINX) $(APACHE) $(CADDY) $(HAPROXY) $(SYSTEMD) $(MMDEBSTRAP) $(COMPILER) $(DNS_SERVERS) $(LOAD_GENERATORS)
+PACKAGE_OF_postgres := postgresql-15
+PACKAGE_OF_mariadbd := mariadb-server-core mariadb-client-core
+PACKAGE_OF_nginx := nginx-light
+PACKAGE_OF_apache2 := apache2-bin
+PACKAGE_OF_systemd-analyze := systemd
+PACKAGE_OF_cc := gcc libc6-dev
+PACKAGE_OF_knotd := knot
+packages = $(foreach program,$(notdir $(1)),$(or $(PACKAGE_OF_$(program)),$(program)))
+
+# All packages at once, because each call of apt takes seconds.
+programs: AT_ONCE := $(PROGRAMS)
+programs: $(PROGRAMS)  ## install all programs that the tests start
+
+# The tests start their own servers. Without apt nothing is installed, and the tests report what is missing.
+# Until the end of the installation, a setting and a policy keep packages from creating and starting servers for the whole machine; the name servers would also start after each boot.
+$(PROGRAMS) $(VALGRIND):
 	@command -v apt-get >/dev/null || exit 0; \
-	settings=/etc/postgresql-common/createcluster.d; \
 	if [ "$$(id -u)" -eq 0 ]; then \
-		trap 'rm -f "$$settings/perseid.conf"' EXIT; \
-		mkdir -p "$$settings" && echo 'create_main_cluster = false' >"$$settings/perseid.conf"; \
+		cluster=/etc/postgresql-common/createcluster.d/perseid.conf policy=/usr/sbin/policy-rc.d; \
+		if [ -e "$$policy" ]; then policy=; fi; \
+		trap 'rm -f "$$cluster" $$policy' EXIT; \
+		mkdir -p "$${cluster%/*}" && echo 'create_main_cluster = false' >"$$cluster"; \
+		if [ -n "$$policy" ]; then printf '#!/bin/sh\nexit 101\n' >"$$policy" && chmod 755 "$$policy"; fi; \
 	fi; \
-	tools/debian-packages postgresql-15
-
-$(MARIADB): | env
-	@command -v apt-get >/dev/null || exit 0; tools/debian-packages mariadb-server-core mariadb-client-core
-
-$(NGINX): | env
-	@command -v apt-get >/dev/null || exit 0; tools/debian-packages nginx-light
-
-$(APACHE): | env
-	@command -v apt-get >/dev/null || exit 0; tools/debian-packages apache2-bin
-
-$(SYSTEMD): | env
-	@command -v apt-get >/dev/null || exit 0; tools/debian-packages systemd
-
-$(COMPILER): | env
-	@command -v apt-get >/dev/null || exit 0; tools/debian-packages gcc libc6-dev
-
-$(BROWSER) $(LINKCHECKER) $(CADDY) $(HAPROXY) $(MMDEBSTRAP) $(VALGRIND): | env
-	@command -v apt-get >/dev/null || exit 0; tools/debian-packages $(@F)
-
-$(LOAD_GENERATORS): | env
-	@command -v apt-get >/dev/null || exit 0; tools/debian-packages $(@F)
-
-# Debian's packages would start name servers for the whole machine, now and after each boot.
-$(DNS_SERVERS): | env
-	@command -v apt-get >/dev/null || exit 0; \
-	policy=/usr/sbin/policy-rc.d; \
-	if [ "$$(id -u)" -eq 0 ] && [ ! -e "$$policy" ]; then \
-		trap 'rm -f "$$policy"' EXIT; \
-		printf '#!/bin/sh\nexit 101\n' >"$$policy" && chmod 755 "$$policy"; \
-	fi; \
-	tools/debian-packages knot nsd; \
-	if command -v systemctl >/dev/null; then systemctl --quiet disable knot nsd 2>/dev/null || true; fi
+	tools/debian-packages $(call packages,$(or $(AT_ONCE),$@)) || exit 1; \
+	$(if $(filter-out $(wildcard $(DNS_SERVERS)),$(DNS_SERVERS)),systemctl --quiet disable knot nsd 2>/dev/null || true)
 
 lint: env  ## check style, types, import contracts and licenses
 	$(BIN)/ruff check .

@@ -15,7 +15,14 @@ echo "dpkg-query: no packages found matching $name" >&2
 exit 1
 """
 ID = '#!/bin/sh\necho "$USER_ID"\n'
-APT_GET = '#!/bin/sh\necho "$DEBIAN_FRONTEND: $*" >> "$HERE/apt-get.log"\n'
+APT_GET = """\
+#!/bin/sh
+echo "$DEBIAN_FRONTEND: $*" >> "$HERE/apt-get.log"
+if [ "$1" = install ]; then
+    sleep 0.2
+    for name; do echo "$name" >> "$HERE/installed"; done
+fi
+"""
 ROOT_USER, OTHER_USER = "0", "1000"
 
 
@@ -31,10 +38,17 @@ class Machine:
             program.write_text(text)
             program.chmod(0o755)
 
+    def environ(self, user: str) -> dict[str, str]:
+        return {"PATH": f"{self.here}:/usr/bin:/bin", "HERE": str(self.here), "USER_ID": user}
+
     def run(self, *packages: str, user: str) -> subprocess.CompletedProcess[str]:
-        environ = {"PATH": f"{self.here}:/usr/bin:/bin", "HERE": str(self.here), "USER_ID": user}
         return subprocess.run(
-            [self.script, *packages], env=environ, check=False, capture_output=True, text=True, timeout=30
+            [self.script, *packages],
+            env=self.environ(user),
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
 
     def apt_get_calls(self) -> list[str]:
@@ -72,3 +86,10 @@ def test_root_installs_the_missing_packages_without_prompts(machine: Machine) ->
     words = install.split()
     assert "--yes" in words
     assert words[-2:] == ["absent", "removed"]
+
+
+def test_of_several_at_once_the_first_installs_and_the_others_wait(machine: Machine) -> None:
+    command = [str(machine.script), "absent"]
+    running = [subprocess.Popen(command, env=machine.environ(ROOT_USER)) for _ in range(3)]
+    assert [each.wait(60) for each in running] == [0, 0, 0]
+    assert [line.split()[1] for line in machine.apt_get_calls()] == ["update", "install"]

@@ -167,6 +167,20 @@ def test_clean_removes_only_generated_files(checkout: Path, fake_environ: "Envir
     assert sorted(checkout.rglob("*")) == before
 
 
+def test_missing_programs_are_installed_at_once(tmp_path: Path, checkout: Path, fake_environ: "Environ") -> None:
+    """By users who are not root, too: they are told one command."""
+    write_program(tmp_path / "bin" / "id", "#!/bin/sh\necho 1000\n")
+    write_program(checkout / "tools" / "debian-packages", '#!/bin/sh\necho "$*" >> "$CALLS"\nexit "$FAILURE"\n')
+    missing = {"POSTGRES": "postgres", "DNS_SERVERS": "knotd", "LOAD_GENERATORS": "wrk", "CADDY": "caddy"}
+    names = [f"{name}={tmp_path / program}" for name, program in missing.items()]
+    done = make(checkout, fake_environ.plus(FAILURE="1"), "programs", *names)
+    assert done.returncode != 0
+    (call,) = Path(fake_environ["CALLS"]).read_text().splitlines()
+    assert {"postgresql-15", "knot", "wrk", "caddy", "gcc", "libc6-dev", "chromium"} <= {*call.split()}
+    assert make(checkout, fake_environ.plus(FAILURE="0"), "programs", *names).returncode == 0
+    assert {*Path(fake_environ["CALLS"]).read_text().splitlines()} == {call}
+
+
 def test_test_runs_lint_and_all_tests_in_parallel(root: Path, clean_environ: "Environ") -> None:
     shown = make(root, clean_environ, "--dry-run", "test").stdout
     steps = ("ruff check", "ruff format --check", "mypy --strict", "lint-imports", "licenses.py", "pytest -n")
@@ -196,6 +210,7 @@ def test_quick_runs_the_quick_tests_of_changed_files(root: Path, clean_environ: 
     [
         *(
             "env",
+            "programs",
             "serve",
             "quick",
             "test",
