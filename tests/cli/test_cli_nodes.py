@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 from perseid import __version__
 from perseid.cli.check import MAX_CLOCK_DIFFERENCE, Level, node_findings
@@ -64,6 +65,25 @@ def test_init_refuses_a_database_that_a_variable_overrides(tmp_path: Path) -> No
     assert done.code == 2
     assert "PERSEID_LEDGER_DATABASE names another database" in " ".join(done.err.split())
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_that_cannot_store_every_text_is_refused(tmp_path: Path, postgres: Cluster, encoding: str) -> None:
+    postgres.execute(f"CREATE DATABASE {encoding} TEMPLATE template0 ENCODING '{encoding}'")
+    url = str(make_url(postgres.database()).set(database=encoding.lower()))
+    done = call("init", str(tmp_path / "new"), "--prefix", "12345", "--database", url)
+    advice = "Create another one with: createdb --encoding UTF8 --template template0 NAME"
+    assert (done.code, f"has the encoding {encoding}" in done.err, advice in done.err) == (1, True, True), done
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_encoding_of_other_clients_is_not_used(
+    tmp_path: Path, postgres: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", "SQL_ASCII")
+    here = site(tmp_path, "--prefix", "12345", "--database", postgres.database())
+    here.ok("create 12345/日本 --url https://example.org/日本")
+    assert "https://example.org/日本" in here.ok("resolve 12345/日本").out
 
 
 def test_unreachable_database_is_reported_with_the_option(tmp_path: Path) -> None:

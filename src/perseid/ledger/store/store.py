@@ -147,7 +147,8 @@ class Store:
             ) from None
         has_several_hosts = "," in f"{parameters.get('host', '')}{parameters.get('hostaddr', '')}"
         timeout = NEXT_HOST_SECONDS if has_several_hosts else CONNECT_SECONDS
-        parameters = {"connect_timeout": timeout, **KEEP_ALIVE, **parameters}
+        # Whatever PGCLIENTENCODING or the role says.
+        parameters = {"connect_timeout": timeout, **KEEP_ALIVE, **parameters, "client_encoding": "UTF8"}
         if has_several_hosts and parameters.get("target_session_attrs", "read-write") == "read-write":
             parameters["target_session_attrs"] = _PRIMARY
         if read_only:
@@ -242,6 +243,7 @@ class Store:
         config = alembic.config.Config()
         config.set_main_option("script_location", "perseid.ledger.store:migrations")
         with self.writing() as connection:
+            self._check_encoding(connection)
             known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
             version = MigrationContext.configure(connection).get_current_revision()
             if version is not None and version not in known:
@@ -250,6 +252,17 @@ class Store:
             alembic.command.upgrade(config, "head")
             oldest = "UPDATE head SET oldest_program = :oldest WHERE oldest_program < :oldest"
             connection.execute(text(oldest), {"oldest": OLDEST_PROGRAM})
+
+    def _check_encoding(self, connection: Connection) -> None:
+        """Refuse a PostgreSQL database that cannot store every text."""
+        if self.dialect == "sqlite":
+            return
+        name, encoding = connection.exec_driver_sql("SELECT current_database(), getdatabaseencoding()").one()
+        if encoding != "UTF8":
+            raise LedgerError(
+                f"The database {name} has the encoding {encoding}; Perseid needs UTF8. "
+                "Create another one with: createdb --encoding UTF8 --template template0 NAME"
+            )
 
     @contextmanager
     def writing(self, *, limited: bool = True) -> Iterator[Connection]:
