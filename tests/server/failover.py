@@ -10,12 +10,14 @@ import argparse
 import http.client
 import json
 import random
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Final
 
@@ -24,13 +26,18 @@ from sqlalchemy import make_url
 
 from perseid.records.record import Value
 from perseid.registry.installation.installation import Installation
+from perseid.wire.codes import OpCode, OpFlag, ResponseCode, default_flags
 from tests.cli.installation import call
 from tests.postgres import USER, Cluster
+from tests.server.native.native_client import NativeClient, NoAnswer, Via
 from tests.server.running import Address, Serving, serving
 
 PREFIX: Final = "12345"
 PATIENCE: Final = 120.0
 """Seconds for anything to happen: much more than a loaded machine needs."""
+
+MAX_RECOVERY: Final = 10.0
+"""Seconds after a promotion until a change is acknowledged again."""
 
 
 def perseid(*words: object) -> str:
@@ -175,16 +182,23 @@ class Clients:
                 self.problems.append(f"mint: {status} {answer[:200]!r}")
 
     def _resolve(self, _: int, node: Serving) -> None:
-        while not self._stop.is_set():
-            try:
-                status, answer = request(node.http, "GET", f"/api/handles/{self.handle}?type=URL")
-            except OSError as error:
-                self.problems.append(f"resolve: {error!r}")
-                continue
-            if status != 200 or b"https://example.org/first" not in answer:
-                self.problems.append(f"resolve: {status} {answer[:200]!r}")
-            self.resolved += 1
-            time.sleep(0.01)
+        """Over HTTP and UDP; every other response is signed, by a worker and not by the compiled module."""
+        plain = default_flags(OpCode.RESOLUTION)
+        with NativeClient(node.native, Via.UDP) as client:
+            for flags in cycle((plain, plain | OpFlag.CERTIFY)):
+                if self._stop.is_set():
+                    return
+                try:
+                    status, answer = request(node.http, "GET", f"/api/handles/{self.handle}?type=URL")
+                    response = client.resolve(self.handle, flags=flags)
+                except (OSError, NoAnswer) as error:
+                    self.problems.append(f"resolve: {error!r}")
+                    continue
+                for code, body in (status, answer), (response.code, response.message.body):
+                    if code not in (200, ResponseCode.SUCCESS) or b"https://example.org/first" not in body:
+                        self.problems.append(f"resolve: {code} {body[:200]!r}")
+                    self.resolved += 1
+                time.sleep(0.01)
 
 
 def make_nodes(folder: Path, pair: Pair, count: int = 2) -> list[Path]:
@@ -266,12 +280,13 @@ def run(rounds: int, seed: int) -> list[float]:
 
 
 def main() -> None:
-    """Parse the options and run."""
+    """Parse the options and run; exit with 1 if changes were not accepted soon enough."""
     parser = argparse.ArgumentParser(description="Kill and replace the database server of two nodes.")
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    run(options.rounds, options.seed)
+    if max(run(options.rounds, options.seed)) > MAX_RECOVERY:
+        sys.exit(f"a change was acknowledged more than {MAX_RECOVERY:.0f} s after a promotion")
 
 
 if __name__ == "__main__":

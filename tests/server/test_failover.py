@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from perseid.wire.codes import OpCode, OpFlag, ResponseCode, default_flags
 from tests.server import failover
 from tests.server.failover import PREFIX, Pair, make_nodes, perseid, request, token_for, wait_until
+from tests.server.native.native_client import NativeClient, Via
 from tests.server.running import Serving, serving
 
 
@@ -28,6 +30,13 @@ def resolve(server: Serving, suffix: str) -> int:
     return request(server.http, "GET", f"/api/handles/{PREFIX}/{suffix}")[0]
 
 
+def resolve_certified(server: Serving, suffix: str) -> ResponseCode:
+    """Resolve with a signed response, which the compiled module and the fast path leave to the service."""
+    flags = default_flags(OpCode.RESOLUTION) | OpFlag.CERTIFY
+    with NativeClient(server.native, Via.TCP) as client:
+        return client.resolve(f"{PREFIX}/{suffix}", flags=flags).code
+
+
 def test_two_nodes_follow_a_promoted_standby() -> None:
     assert len(failover.run(1, seed=1)) == 1
 
@@ -42,6 +51,10 @@ def test_a_standby_without_the_last_entries_is_refused(folder: Path) -> None:
         pair.primary.kill()
         with serving(node, PERSEID_LOG_ACCESS="false") as server:  # waits for its database
             assert (resolve(server, "first"), resolve(server, "last"), mint(server, token)) == (200, 200, 503)
+            assert resolve_certified(server, "last") is ResponseCode.SUCCESS
+            assert resolve_certified(server, "none") is ResponseCode.HANDLE_NOT_FOUND
+            for suffix, status in {"first": 200, "none": 404}.items():
+                assert request(server.http, "GET", f"/api/v1/handles/{PREFIX}%2F{suffix}")[0] == status
             assert b"database-unavailable" in request(server.http, "GET", "/readyz")[1]
             pair.standby.execute("SELECT pg_promote()")
             wait_until(lambda: "the database has lost the entries" in server.errors, "the loss is recognized")

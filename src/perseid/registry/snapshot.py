@@ -242,6 +242,9 @@ class Snapshot:
         """
         return None
 
+    def require_deletions(self, stored: StoredRecord) -> None:
+        """Raise `LedgerNeeded` if only the ledger knows whether a handle without an entry was deleted."""
+
     def last_update(self, stored: StoredRecord) -> tuple[int | None] | None:  # noqa: ARG002 - used by PublicSnapshot
         """When the values of a record last changed, as `resolve.last_change` says; None if the history must tell."""
         return None
@@ -623,6 +626,11 @@ class PublicSnapshot(Snapshot):
         if item is None:
             return 0, 0
         return item.last if item.exact == stored.exact else None  # else the case rule has changed
+
+    def require_deletions(self, stored: StoredRecord) -> None:
+        """Raise `LedgerNeeded` if the handle may have been deleted: the view has no entries of deletions."""
+        if self.last_version(stored) != (0, 0):
+            raise LedgerNeeded
 
 
 _MARKER_LEVEL: Final = 2  # how often a marker for derived prefixes names the prefix of prefixes

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from perseid.ledger.errors import ClockError, StorageFull
+from perseid.ledger.errors import ClockError, StorageFull, StoreUnavailable
 from perseid.registry.installation.settings import Config
 from perseid.server.limits.guesses import KnownClients
 from perseid.server.observe.access_log import AccessLog
@@ -33,6 +33,7 @@ def test_refused_changes_are_logged_once_and_again_after_recovery_or_a_long_paus
         (wrong, 5),
         (wrong, 6),
         (wrong, REMINDER_INTERVAL + 5),
+        (StoreUnavailable("the database connection was lost; retry"), REMINDER_INTERVAL + 6),
     ]
     for problem, now in steps:
         log.update(problem, now)
@@ -43,6 +44,7 @@ def test_refused_changes_are_logged_once_and_again_after_recovery_or_a_long_paus
         f"changes are refused: the disk is full. {hint}",
         f"changes are refused: the clock is wrong. {hint}",
         f"changes are refused: the clock is wrong. {hint}",
+        f"changes are refused until the database can be used again: the database connection was lost. {hint}",
     ]
 
 

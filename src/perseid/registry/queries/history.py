@@ -364,6 +364,7 @@ def resolve_at(context: Context, query: Query, seq: int | None) -> Resolution:
 def _find_deletion(snapshot: Snapshot, identity: Identity, stored: StoredRecord, seq: int | None) -> Deleted | None:
     """The deletion of a handle without a record as of an entry; None if the caller cannot see it."""
     if stored.entry is None:
+        snapshot.require_deletions(stored)
         return None
     deletion: Entry | None = None
     history = RecordHistory(snapshot, identity, stored.requested, stored=stored)

@@ -206,7 +206,14 @@ class RegistryRequest:
 def execute_request(
     registry: Registry, registry_request: RegistryRequest, identity: Identity, guard: Guard | None
 ) -> RequestResult:
-    """Execute a request; the key is read in the snapshot of the decision. Waits for the ledger."""
+    """Execute a request; the key is read in the snapshot of the decision. Waits for the ledger.
+
+    What everybody can see is read from the answers view: resolution needs no database, also if the response is signed.
+    """
+    if guard is None and not registry_request.needs_identity:
+        with suppress(LedgerNeeded), registry.public_snapshot(short_only=False) as snapshot:
+            context = registry.context(snapshot, identity, INTERFACE)
+            return _guarded(registry_request, guard)(None).decide(context).result(0)
     result = execute(registry, _guarded(registry_request, guard), identity, INTERFACE)
     if registry_request.on_success is not None:
         registry_request.on_success()

@@ -31,7 +31,7 @@ import uvloop
 
 from perseid.client.errors import ClientError
 from perseid.compiled import PROBLEM
-from perseid.ledger.errors import LedgerError, StorageFull
+from perseid.ledger.errors import LedgerError, StorageFull, StoreUnavailable
 from perseid.ledger.ledger import UnopenedLedger
 from perseid.ledger.log.log import Log
 from perseid.ledger.statistics import StatisticsStore
@@ -160,7 +160,9 @@ class ProblemLog:
                 _logger.warning("changes are accepted again")
         elif type(problem) is not type(last) or now >= self._reminder_due:
             self._reminder_due = now + REMINDER_INTERVAL
-            _logger.error("changes are refused: %s. To see what is wrong, run: perseid check", problem)
+            until = " until the database can be used again" if type(problem) is StoreUnavailable else ""
+            text = str(problem).removesuffix("; retry")  # that is for clients
+            _logger.error("changes are refused%s: %s. To see what is wrong, run: perseid check", until, text)
 
 
 class KnownClientsFile:

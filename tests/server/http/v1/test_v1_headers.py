@@ -55,7 +55,7 @@ def test_retry_after_is_documented(server: Harness) -> None:
         raise Busy
 
     server.service.server = replace(server.context, do=busy)
-    assert header_of(send(server, "GET", at("12345/n0")), "Retry-After") == "1"
+    assert header_of(send(server, "GET", at("12345/n0", "/history")), "Retry-After") == "1"
     for status in (409, 429, 503):
         assert "Retry-After" in names("createRecord", status)
     assert "Retry-After" not in names("createRecord", 404)

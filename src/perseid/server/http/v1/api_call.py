@@ -158,12 +158,13 @@ class ApiCall(StarletteRequest):
 
     # Execution
 
-    async def read(self, read: Callable[[Context], T], about: object = "") -> T:
+    async def read(self, read: Callable[[Context], T], about: object = "", *, public: bool = False) -> T:
         """Read in one state of the ledger; `about` is the handle concerned.
 
-        The reply is built there too, because encoding a large record takes time.
+        The reply is built there too, because encoding a large record takes time. `public` means that it is the same for
+        all callers: anonymous ones get it from the answers view, also without the database.
         """
-        return await self.call.read(read, str(about))
+        return await self.call.read(read, str(about), public=public and self.call.is_anonymous)
 
     async def change(self, command: Command[T], about: object = "", note: str = "") -> T:
         """Execute a command that may change records."""

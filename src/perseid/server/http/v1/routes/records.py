@@ -78,7 +78,7 @@ async def get_record(call: ApiCall, query: RecordQuery) -> Reply[Record]:
         tag = entry_tag(seq) if query.private else version_tag(seq)
         return Reply(found.to_response(), name=str(handle), tag=tag)
 
-    return await call.read(read, handle)
+    return await call.read(read, handle, public=not query.private)
 
 
 # Creating
