@@ -24,7 +24,7 @@ from perseid.server.native.shared_tables import (
     SharedChallenges,
     SharedSessions,
 )
-from perseid.server.state.state import MAX_EVICTIONS, SharedState, StateFull, Transaction
+from perseid.server.state.state import MAX_EVICTIONS, Entry, SharedState, StateFull, Transaction
 from perseid.wire.challenges import MAX_REPLY, NONCE_LENGTH, ChallengeLimits, PendingChallenge
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT_VERSION, MAX_TIMEOUT, OpCode, OpFlag, ResponseCode, default_flags
@@ -314,14 +314,23 @@ def test_use_is_written_once_a_minute_and_keeps_a_session_alive(
     assert sessions.use(2, NOW) is None
 
 
-def test_ids_are_unique_over_processes_and_wrap(state: SharedState) -> None:
+def test_ids_are_unique_over_processes(state: SharedState) -> None:
     one, two = sessions_of(state), sessions_of(state)
     ids = [sessions.next_id() for _ in range(5) for sessions in (one, two)]
     assert len(set(ids)) == 10
     assert all(0 < number <= MAX_ID for number in ids)
-    last = ids[-1]
-    one.add(session_at(last % MAX_ID + 1), NOW)
-    assert two.next_id() == (last + 1) % MAX_ID + 1, "that one is in use"
+
+
+def test_ids_wrap_and_skip_those_of_sessions(state: SharedState) -> None:
+    taken = ID_BLOCK + 3
+    sessions_of(state).add(session_at(taken), NOW)
+    add(sessions_of(state), 3 * ID_BLOCK, proved=True)
+    last = (MAX_ID - ID_BLOCK // 2).to_bytes(4, "big")
+    table = state.table("native_ids", version=1, max_entries=1, max_bytes=1 << 17)
+    assert table.put(b"last", Entry(last, 1e12))
+    sessions = sessions_of(state)
+    ids = [sessions.next_id() for _ in range(2 * ID_BLOCK)]
+    assert ids == [*range(1, ID_BLOCK + 1), *range(3 * ID_BLOCK + 1, 4 * ID_BLOCK + 1)]
 
 
 def test_ids_are_taken_in_blocks(state: SharedState, monkeypatch: pytest.MonkeyPatch) -> None:

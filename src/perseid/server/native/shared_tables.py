@@ -115,6 +115,7 @@ class SharedSessions:
 
         self._proved = table("native_sessions", limit)
         self._unproved = table("native_unproved_sessions", unproved)
+        self._tables = (self._proved, self._unproved)
         self._ids = table("native_ids", 1)
         self._next_ids: deque[int] = deque()
 
@@ -123,23 +124,26 @@ class SharedSessions:
 
     def next_id(self) -> int:
         """The next id of those that this process has taken, which no session has."""
-        while True:
-            if not self._next_ids:
-                last = _write(self._state, self._take_ids)
-                self._next_ids = deque((last + number) % MAX_ID + 1 for number in range(ID_BLOCK))
-            key = _pack_id(new := self._next_ids.popleft())
-            if self._proved.get(key, 0.0) is None and self._unproved.get(key, 0.0) is None:
-                return new
+        if not self._next_ids:
+            first = _write(self._state, self._take_ids)
+            self._next_ids = deque(range(first, first + ID_BLOCK))
+        return self._next_ids.popleft()
 
     def _take_ids(self, txn: Transaction) -> int:
-        """Take a block of the ids of all processes; return the one before it.
+        """Take a block of the ids of all processes, in which no session is left from earlier; return its first.
 
-        The first one is random: after a restart, messages of old sessions must not look forged instead of expired.
+        The first block is random: after a restart, messages of old sessions must not look forged instead of expired.
         """
         data = self._ids.read(txn, _LAST_ID_KEY, 0.0)
         last = int.from_bytes(data or self._state.key[:_ID_BYTES], "big") & MAX_ID
-        self._ids.write(txn, _LAST_ID_KEY, Entry(_pack_id((last + ID_BLOCK - 1) % MAX_ID + 1), _NEVER))
-        return last
+        while True:
+            first = last + 1 if last + ID_BLOCK <= MAX_ID else 1
+            last = first + ID_BLOCK - 1
+            ends = _pack_id(first), _pack_id(last)
+            if not any(table.has_any(txn, *ends) for table in self._tables):
+                break
+        self._ids.write(txn, _LAST_ID_KEY, Entry(_pack_id(last), _NEVER))
+        return first
 
     def add(self, session: Session, now: float) -> None:
         """Add a session; evict the least recently used unauthenticated one if necessary."""
@@ -157,21 +161,19 @@ class SharedSessions:
 
     def use(self, session_id: int, now: float) -> Session | None:
         """Get a session and keep it alive; None if it does not exist or has timed out."""
-        key = _pack_id(session_id)
-        for table in (self._proved, self._unproved):
-            if (data := table.get(key, now)) is None:
-                continue
-            stored = _decode_session(data)
-            timeout = _timeout(stored)
-            interval = _use_interval(timeout)
-            if now - stored.used > timeout + interval:
-                return None
-            if abs(now - stored.used) >= interval:
-                with suppress(Busy):  # the next use will be written
-                    # It may have been changed or ended meanwhile.
-                    self._change(session_id, lambda stored: (msgspec.structs.replace(stored, used=now), None))
-            return self._to_session(session_id, stored)
-        return None
+        data = self._state.find(self._tables, _pack_id(session_id), now)
+        if data is None:
+            return None
+        stored = _decode_session(data)
+        timeout = _timeout(stored)
+        interval = _use_interval(timeout)
+        if now - stored.used > timeout + interval:
+            return None
+        if abs(now - stored.used) >= interval:
+            with suppress(Busy):  # the next use will be written
+                # It may have been changed or ended meanwhile.
+                self._change(session_id, lambda stored: (msgspec.structs.replace(stored, used=now), None))
+        return self._to_session(session_id, stored)
 
     def confirm(self, session: Session) -> None:
         """Store that a session is authenticated, unless it has ended."""
@@ -211,8 +213,7 @@ class SharedSessions:
 
     def is_fresh(self, session: SharedSession, counter: int) -> bool:
         """Whether a received counter was not used before."""
-        key = _pack_id(session.id)
-        data = self._proved.get(key, 0.0) or self._unproved.get(key, 0.0)
+        data = self._state.find(self._tables, _pack_id(session.id), 0.0)
         return data is not None and _is_fresh(_window(_decode_session(data)), counter)
 
     def take_counter(self, session: SharedSession, counter: int) -> bool:
@@ -248,7 +249,7 @@ class SharedSessions:
         return result
 
     def _find(self, txn: Transaction, key: bytes) -> tuple[Table, _StoredSession] | None:
-        for table in (self._proved, self._unproved):
+        for table in self._tables:
             if (data := table.read(txn, key, 0.0)) is not None:
                 return table, _decode_session(data)
         return None
@@ -311,7 +312,7 @@ class SharedChallenges:
         return sum(table.size().entries for table in self._tables.values())
 
     def __contains__(self, challenge_id: int) -> bool:
-        return any(table.get(_pack_id(challenge_id), 0.0) is not None for table in self._tables.values())
+        return self._state.find(self._tables.values(), _pack_id(challenge_id), 0.0) is not None
 
     def add(self, pending: PendingChallenge, *, udp: bool = False) -> None:
         """Add a challenge, issued over UDP or not; one with the same id is replaced."""
@@ -332,12 +333,12 @@ class SharedChallenges:
 
     def find(self, challenge_id: int, now: float) -> PendingChallenge | None:
         """The challenge with this id, if it has not expired. It may be answered over another transport."""
-        for table in self._tables.values():
-            if (data := table.get(_pack_id(challenge_id), now)) is not None:
-                stored = _decode_challenge(data)
-                # Also if the clock was set back.
-                return self._to_pending(challenge_id, stored, now) if abs(now - stored.since) <= self._life else None
-        return None
+        data = self._state.find(self._tables.values(), _pack_id(challenge_id), now)
+        if data is None:
+            return None
+        stored = _decode_challenge(data)
+        # Also if the clock was set back.
+        return self._to_pending(challenge_id, stored, now) if abs(now - stored.since) <= self._life else None
 
     def take(self, pending: PendingChallenge, used_by: tuple[int, bytes]) -> bool:
         """Mark a challenge as used by an answer; return whether it was unused."""

@@ -22,7 +22,7 @@ import os
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from mmap import mmap
@@ -179,6 +179,27 @@ class SharedState:
                 self._env.reader_check()  # pages that killed processes were reading are free now
         raise AssertionError("unreachable")
 
+    def read(self, look: Callable[[Transaction], T]) -> T:
+        """Run a function that only reads in one transaction."""
+        try:
+            with self._env.begin() as txn:
+                return look(txn)
+        except lmdb.ReadersFullError:
+            self._env.reader_check()  # killed processes
+            with self._env.begin() as txn:
+                return look(txn)
+
+    def find(self, tables: Iterable["Table"], key: bytes, now: float) -> bytes | None:
+        """Return the value under a key in the first of some tables that has one, unless it has expired."""
+
+        def look(txn: Transaction) -> bytes | None:
+            for table in tables:
+                if (value := table.read(txn, key, now)) is not None:
+                    return value
+            return None
+
+        return self.read(look)
+
     def sweep(self) -> None:
         """Remove expired entries from all tables, a bounded number for each; called once a second."""
         self._env.reader_check()
@@ -250,7 +271,7 @@ class Table:
 
     def get(self, key: bytes, now: float) -> bytes | None:
         """Return a value, unless it has expired."""
-        return _unpack(self._read(self._entries, key), now)
+        return self._state.find((self,), key, now)
 
     def items(self, now: float) -> list[tuple[bytes, bytes]]:
         """Return all keys and values that have not expired, in the order of the keys; for small tables."""
@@ -307,7 +328,7 @@ class Table:
             return count
 
         # A look that changes nothing is enough most of the time, and does not wait for others.
-        first = self._read(self._groups, _ALL)
+        first = self._state.read(lambda txn: self._first(txn, _ALL))
         return (
             self._state.write(run, SWEEP_BYTES) if first is not None and first[:_TIME_BYTES] <= _pack_time(now) else 0
         )
@@ -322,6 +343,11 @@ class Table:
     def read(self, txn: Transaction, key: bytes, now: float) -> bytes | None:
         """Return a value in a transaction."""
         return _unpack(txn.get(key, db=self._entries), now)
+
+    def has_any(self, txn: Transaction, first: bytes, last: bytes) -> bool:
+        """Whether there is an entry from one key to another, both included, even one that has expired."""
+        with txn.cursor(self._entries) as cursor:
+            return cursor.set_range(first) and cursor.key() <= last
 
     def write(self, txn: Transaction, key: bytes, entry: Entry) -> bool:
         """Store an entry in a transaction; return whether there was room. Otherwise an earlier one stays."""
@@ -354,15 +380,6 @@ class Table:
         for group in _groups_of(data):
             txn.delete(group, data[:_TIME_BYTES] + key, db=self._groups)
         return True
-
-    def _read(self, database: "lmdb._Database", key: bytes) -> bytes | None:
-        try:
-            with self._env.begin(db=database) as txn:
-                return txn.get(key)
-        except lmdb.ReadersFullError:
-            self._env.reader_check()  # killed processes
-            with self._env.begin(db=database) as txn:
-                return txn.get(key)
 
     def _make_room(self, txn: Transaction, entry: Entry, size: int) -> bool:
         """Evict what expires first: of each group that is full, then of all."""
