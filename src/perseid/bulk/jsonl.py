@@ -2,15 +2,16 @@
 
     {"handle": "12345/x", "state": "published", "values": [{"index": 1, "type": "URL", "data": {…}, "ttl": 86400, …}]}
 
-Values are as in `perseid.records.json_form`. An export with history has one line for each version, with `seq`, its
-entry in the ledger, `time`, `action` and, where they are visible, `interface`, `actor` and `note`. `created` and
-`owner` are written if they are known. A line of a report also has `problems`, which are ignored when it is read again.
+Values are as in `perseid.records.json_form`. `created` and `owner` are written if they are known. What else a response of
+the API says about a record (`seq`, `changed`, `as_of`) is ignored, and so are the `problems` of a report. An export with
+history has one line for each version, with `action`: it is refused, because no version would be the record.
 
 A bare string as data is that text: nothing in a file is read from other files.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import BinaryIO, Final
 
 import msgspec
@@ -30,9 +31,6 @@ MAX_ITEMS: Final = 1_000_000
 """Members, items and containers of one record, each of which takes some 100 bytes of memory: records have thousands."""
 
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.?)*+(?:"|$)', re.DOTALL)  # also one without an end
-
-DELETED: Final = "deleted"
-"""The state of a version after which there is no record; only in an export with history."""
 
 
 class _JsonReference(msgspec.Struct, frozen=True):
@@ -61,21 +59,27 @@ class _JsonRecord(msgspec.Struct, frozen=True):
     state: str = ""
     created: str = ""
     owner: str = ""
-    seq: int = 0
-    time: str = ""
-    action: str = ""
-    interface: str = ""
-    actor: str = ""
-    note: str = ""
-    problems: msgspec.Raw = msgspec.Raw()
 
 
 class _OwnRecord(_JsonRecord, frozen=True, forbid_unknown_fields=True):
     """A record in our form; unknown members are refused, to catch typos."""
 
+    seq: msgspec.Raw = msgspec.Raw()
+    changed: msgspec.Raw = msgspec.Raw()
+    as_of: msgspec.Raw = msgspec.Raw()
+    problems: msgspec.Raw = msgspec.Raw()
+
+
+class _Version(msgspec.Struct, frozen=True):
+    """A version of a record, in an export with history."""
+
+    action: str
+    seq: int
+
 
 _DECODER: Final = msgspec.json.Decoder(_OwnRecord)
 _LENIENT_DECODER: Final = msgspec.json.Decoder(_JsonRecord)
+_VERSION_DECODER: Final = msgspec.json.Decoder(_Version)
 _ENCODER: Final = msgspec.json.Encoder()
 
 
@@ -104,11 +108,20 @@ def parse_record(text: bytes, line: int, options: ReadOptions | None = None, han
     try:
         record = (_LENIENT_DECODER if handle else _DECODER).decode(text)
     except (msgspec.ValidationError, RecursionError) as error:
+        _refuse_version(text, line)
         path = str(error) if isinstance(error, msgspec.ValidationError) else "it is nested too deeply"
         return _problem(line, "", text, "invalid-record", f"The record is invalid: {shorten(path)}.")
     except (msgspec.DecodeError, UnicodeError):
         return _problem(line, "", text, "invalid-json", f"The line is invalid JSON{locate_json_error(text)}.")
     return _to_row(record, line, options or ReadOptions(), handle)
+
+
+def _refuse_version(text: bytes, line: int) -> None:
+    """Refuse a file with a history: its newest versions come first, and some are of records that were deleted."""
+    with suppress(msgspec.DecodeError, RecursionError, UnicodeError):
+        _VERSION_DECODER.decode(text)
+        message = "The file has every version of its records, which cannot be imported."
+        raise invalid_file("history", message, "Export the records without their history.", line)
 
 
 def find_many_items(text: bytes) -> str:
@@ -139,13 +152,13 @@ def _to_row(record: _JsonRecord, line: int, options: ReadOptions, handle: str) -
     if isinstance(found, RowProblem):
         return found
     state = record.state
-    if state and not (state == DELETED and record.seq) and (problem := check_state(line, "state", state)):
+    if state and (problem := check_state(line, "state", state)):
         return problem
     if len(record.values) > MAX_VALUES:
         message = f"The record has {len(record.values):,} values; the maximum is {MAX_VALUES:,}."
         return _problem(line, "values", "", "too-many-values", message)
     values = tuple([_to_input(value) for value in record.values])
-    return ImportRow(line, *found, values, (), (), state, record.created, record.owner, record.seq, record.time)
+    return ImportRow(line, *found, values, (), (), state, record.created, record.owner)
 
 
 def _to_input(value: _JsonValue) -> ValueInput:
@@ -169,19 +182,13 @@ def format_record(
     *,
     created: str = "",
     owner: str = "",
-    seq: int = 0,
-    time: str = "",
 ) -> bytes:
-    """Format a record, or a version of it, as a line."""
+    """Format a record as a line."""
     record: JsonObject = {"handle": handle, "state": state}
     if created:
         record["created"] = created
     if owner:
         record["owner"] = owner
-    if seq:
-        record["seq"] = seq
-    if time:
-        record["time"] = time
     record["values"] = [value_to_json(value) for value in values]
     return _ENCODER.encode(record) + b"\n"
 

@@ -49,10 +49,6 @@ class ImportRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """When the handle was created, as the file says; used if dates are preserved."""
     owner: str = ""
     """The owner, `INDEX:HANDLE`, as the file says; used if dates are preserved."""
-    seq: int = 0
-    """The ledger entry of this version, in an export with history; 0 otherwise."""
-    time: str = ""
-    """When this version was written, in an export with history."""
 
 
 class RowProblem(msgspec.Struct, frozen=True, omit_defaults=True):
