@@ -4,6 +4,7 @@ import io
 
 import pytest
 
+from perseid.bulk.batch import find_credential
 from perseid.bulk.formats import ReadOptions
 from perseid.bulk.report import write_handles, write_report
 from perseid.bulk.rows import open_rows
@@ -94,6 +95,16 @@ def test_a_batch_file_has_whole_operations_and_comments() -> None:
     assert [row.handle for row in read(text) if isinstance(row, ImportRow)] == ["1/b", "0.NA/2", "1/d"]
 
 
+def test_report_of_a_batch_file_signs_in_without_the_secret() -> None:
+    data = b"# A\nAUTHENTICATE SECKEY:300:1/a\nsecret\n\nDELETE 1/b\nDELETE 1/c\n"
+    text = report(data, None, later(5))
+    assert b"secret\n" not in text
+    credential = find_credential(io.BytesIO(text))
+    assert credential is not None
+    assert (credential.kind, credential.reference, credential.content) == ("SECKEY", "300:1/a", "...")
+    assert [row.handle for row in read(text) if isinstance(row, ImportRow)] == ["1/b"]
+
+
 def test_other_formats_give_the_problems_alone() -> None:
     text = report(b'{"handleRecords": {"1/a": {"values": 1}}}')
     assert b'"rule":"invalid-record"' in text
@@ -108,6 +119,20 @@ def test_minted_handles_are_written_next_to_their_rows(header: str) -> None:
     rows = read(to.getvalue())
     assert [row.handle for row in rows if isinstance(row, ImportRow)] == ["1/a", "1/c"]
     assert [value.data for value in stored(rows[0])] == [b"x", b"=1"]
+
+
+@pytest.mark.parametrize("header", ["url,PID", "url,Nr"])
+def test_minted_handles_are_written_to_the_column_for_handles(header: str) -> None:
+    options, to = ReadOptions(columns={"Nr": "handle"} if "Nr" in header else {}), io.BytesIO()
+    assert write_handles([(2, "1/a")], io.BytesIO(f"{header}\nx,\n".encode()), "", options, to) == 1
+    assert to.getvalue().decode("utf-8-sig") == f"{header}\r\nx,1/a\r\n"
+
+
+def test_file_with_minted_handles_has_no_problems_of_a_report() -> None:
+    options, to = ReadOptions(mint=True, prefix="1"), io.BytesIO()
+    text = report(b"url,state\nx,gone\n", options).replace(b"gone", b"reserved", 1)
+    assert write_handles([(2, "1/a")], io.BytesIO(text), "", options, to) == 1
+    assert to.getvalue().decode("utf-8-sig") == "url,state,handle\r\nx,reserved,1/a\r\n"
 
 
 def test_minted_handles_are_written_to_their_lines() -> None:

@@ -88,7 +88,8 @@ def test_report_can_be_corrected_and_imported(here: Site) -> None:
 def test_files_for_the_user_have_the_delimiter_of_the_table(here: Site) -> None:
     Path("t.csv").write_text("URL;TITLE\nhttps://a.example/;A, or B\nb.example;B\n", encoding="cp1252")
     done = here.ok(f"import t.csv --mint --prefix {PREFIX} --skip-invalid --report problems.csv --yes")
-    assert "1 of 2 rows is invalid. Correct them in problems.csv and import that file" in done.err
+    same = "import that file with the same --prefix, --mint"
+    assert f"1 of 2 rows is invalid. Correct it in problems.csv and {same}" in done.err
     minted = Path("t.minted.csv").read_text(encoding="utf-8-sig").splitlines()
     assert (minted[0], minted[1].startswith("https://a.example/;A, or B;12345/")) == ("URL;TITLE;handle", True)
     problems = Path("problems.csv").read_text(encoding="utf-8-sig").splitlines()
@@ -359,7 +360,11 @@ def test_batch_file_acts_as_its_identity_if_the_secret_verifies(here: Site) -> N
     done = run(by_secret, "mine")
     assert (done.code, f"acting as 301:{ann}" in done.err) == (0, True), done
     assert f"301:{ann}" in here.ok(f"history {PREFIX}/mine").out
-    assert run(by_secret, "other").code == 4, "it has the permissions of the identity only"
+    done = run(by_secret, "other", "--report left.batch")
+    assert (done.code, f"import that file with --as 301:{ann}\n" in done.err) == (4, True), done
+    for options, reason in (("", "the secret or key is not that of"), (f"--as 301:{ann}", "1 of 1 row is invalid")):
+        done = here(f"import left.batch --yes {options}")
+        assert (done.code, reason in done.err) == (4, True), "it has the permissions of the identity only"
     assert run(by_key, "mine", "--note a").code == 0
     assert run(by_key.replace("ann.key", "protected.key|top secret"), "mine", "--note ab").code == 0
     for wrong in (
@@ -367,6 +372,7 @@ def test_batch_file_acts_as_its_identity_if_the_secret_verifies(here: Site) -> N
         by_secret.replace("301:", "300:"),
         by_key.replace("ann.key", "protected.key|no secret"),
         by_key.replace("300:", "301:"),
+        by_key.replace("ann.key", "nobody.key"),
         by_secret.replace("ann", "nobody"),
     ):
         assert run(wrong, "mine", "--note abc").code in (2, 4), wrong

@@ -2,9 +2,9 @@
 
     {"handle": "12345/x", "state": "published", "values": [{"index": 1, "type": "URL", "data": {…}, "ttl": 86400, …}]}
 
-Values are as in `perseid.records.json_form`. `created` and `owner` are written if they are known. What else a response of
-the API says about a record (`seq`, `changed`, `as_of`) is ignored, and so are the `problems` of a report. An export with
-history has one line for each version, with `action`: it is refused, because no version would be the record.
+Values are as in `perseid.records.json_form`. `created` and `owner` are written if they are known. What else a response
+of the API says about a record (`seq`, `changed`, `as_of`) is ignored, and so are the `problems` of a report. An export
+with history has one line for each version, with `action`: it is refused, because no version would be the record.
 
 A bare string as data is that text: nothing in a file is read from other files.
 """

@@ -2,7 +2,9 @@
 
 A report has the rows with problems in the form of the file, so that it can be corrected and imported itself. A table
 has the problems in columns of their own, JSON lines in a member, and a batch file as comments. In a table with one row
-for each value, all rows of a record are in the report. Other formats give the problems alone, as JSON lines.
+for each value, all rows of a record are in the report. That of a batch file which signs in does so too, but does not
+have its secret: otherwise its operations would get the permissions of whoever imports it. Other formats give the
+problems alone, as JSON lines.
 
 A file is read a second time, and must be the same. Problems and handles come in the order of their lines.
 """
@@ -16,6 +18,7 @@ import msgspec
 from perseid.schema.imports import RowProblem
 
 from .batch import BLANKS, find_command
+from .columns import find_handle_position
 from .encodings import SAMPLE
 from .formats import PROBLEM_COLUMNS, TABLES, Format, ReadOptions
 from .jsonl import MAX_LINE, format_problem
@@ -27,6 +30,12 @@ HANDLE_COLUMN: Final = "handle"
 """The column that minted handles are written to."""
 
 _MARK: Final = b"\xef\xbb\xbf"
+_SIGN_IN: Final = b"""\
+# Write the secret, or the name of the key file, in place of the three dots.
+%b
+...
+
+"""
 _NO_PROBLEM: Final = ("",) * len(PROBLEM_COLUMNS)
 
 
@@ -54,16 +63,17 @@ def write_handles(
     if _rewind(file, name, options) not in TABLES:
         return _write_line_handles(handles, file, to)
     table = open_table(file, name, options)
-    at = next((number for number, each in enumerate(table.header) if each.lower() == HANDLE_COLUMN), None)
-    writer = _open_writer(table, table.header if at is not None else [*table.header, HANDLE_COLUMN], options, to)
+    kept = _find_kept(table)
+    header = [table.header[at] for at in kept]
+    position = find_handle_position(header, options)
+    header += [HANDLE_COLUMN] if position == len(header) else []
+    writer = _open_writer(table, header, options, to)
     rows = _TableRows(table, options)
     count = 0
     for line, handle in handles:
-        cells = rows.find(line) or [""] * len(table.header)
-        if at is None:
-            cells.append(handle)
-        else:
-            cells[at] = handle
+        found = rows.find(line)
+        cells = [found[at] for at in kept] if found else [""] * len(kept)
+        cells[position : position + 1] = [handle]
         writer.write(cells)
         count += 1
     return count
@@ -109,9 +119,14 @@ def _literal(cells: list[str], *, raw: bool) -> list[str]:
     return cells if raw else [unquote_cell(cell) for cell in cells]
 
 
+def _find_kept(table: Table) -> list[int]:
+    """The positions of the columns of a table without those of an earlier report."""
+    return [at for at, name in enumerate(table.header) if name.lower() not in PROBLEM_COLUMNS]
+
+
 def _open_report(table: Table, options: ReadOptions, to: BinaryIO) -> tuple[TableWriter, list[int]]:
     """A writer, and the positions of the columns of the file; those of an earlier report are replaced."""
-    kept = [at for at, name in enumerate(table.header) if name.lower() not in PROBLEM_COLUMNS]
+    kept = _find_kept(table)
     header = [table.header[at] for at in kept]
     return _open_writer(table, [*header, *PROBLEM_COLUMNS], options, to), kept
 
@@ -184,12 +199,27 @@ def _report_lines(problems: Iterator[RowProblem], file: BinaryIO, to: BinaryIO) 
 
 
 def _report_batch(problems: Iterator[RowProblem], file: BinaryIO, to: BinaryIO) -> None:
+    if identity := _find_sign_in(file):
+        to.write(_SIGN_IN % identity)
+    file.seek(0)
     lines = _Operations(file)
     for problem in problems:
         comment = f"# line {problem.line}: {problem.message} {problem.fix}".strip().replace("\n", " ")
         to.write(comment.encode("utf-8", "replace") + b"\n")
         to.writelines(line.rstrip(b"\r\n") + b"\n" for line in lines.find(problem.line))
         to.write(b"\n")
+
+
+def _find_sign_in(file: BinaryIO) -> bytes:
+    """Find the line with which a batch file signs in; empty if it does not."""
+    lines = _Lines(file)
+    while line := lines.advance():
+        word = _command_of(line)
+        if word == "AUTHENTICATE":
+            return line.strip()
+        if word and word != "SESSIONSETUP":
+            break
+    return b""
 
 
 class _Operations:

@@ -149,8 +149,9 @@ def authenticate(session: OpenInstallation, credential: Credential) -> OpenInsta
         path, bar, passphrase = credential.content.partition("|")
         try:
             public = read_private_key(_read_file(path), passphrase.encode() if bar else None).public
-        except InvalidData as problem:
-            reason = f"Line {credential.line}: {display_name(path)} cannot be read: {problem}"
+        except (InvalidData, OSError) as problem:
+            why = problem.strerror if isinstance(problem, OSError) else problem
+            reason = f"Line {credential.line}: the key file {display_name(path)} cannot be read: {why}"
             raise Refused(ResponseCode.AUTHENTICATION_FAILED, reason, AdviceKind.CHECK_KEY()) from None
         found = authentication.find_proving_public_key(keys, lambda key: key == public)
     if found is None:

@@ -212,8 +212,9 @@ def import_file(  # noqa: PLR0913 - options
         if minted is not None and handles_of is not None:
             _write_minted(imports, handles_of, source, query, minted)
             return
-        command = _Import(target, imports, source, query, json)
-        checked = command.check(preserve_dates=preserve_dates)
+        signed_in = str(target.session.identity) if isinstance(target, LocalTarget) and target is not opened else ""
+        command = _Import(imports, source, query, preserve_dates, signed_in, json)
+        checked = command.check()
         _remark_identity(checked, acting_as)
         try:
             command.show(checked, dry_run=dry_run)
@@ -263,14 +264,26 @@ def _remark_identity(checked: ImportResponse, acting_as: str | None) -> None:
 class _Import:
     """An import of one file."""
 
-    def __init__(self, target: Target, imports: Imports, source: BinaryIO, query: ImportQuery, json: bool) -> None:
-        self._target, self._imports, self._source, self._query, self._json = target, imports, source, query, json
+    def __init__(
+        self,
+        imports: Imports,
+        source: BinaryIO,
+        query: ImportQuery,
+        preserve_dates: bool,
+        signed_in: str,
+        json: bool,
+    ) -> None:
+        """`signed_in` is the identity of a batch file that signs in."""
+        self._imports, self._source, self._query, self._json = imports, source, query, json
+        self._preserve_dates, self._signed_in = preserve_dates, signed_in
 
-    def check(self, *, preserve_dates: bool) -> ImportResponse:
+    def check(self) -> ImportResponse:
         """Check all rows."""
         with progress("checking", None, "rows") as update:
             if isinstance(self._imports, LocalImports):
-                return self._imports.check_import(self._source, self._query, update, preserve_dates=preserve_dates)
+                return self._imports.check_import(
+                    self._source, self._query, update, preserve_dates=self._preserve_dates
+                )
             checked = self._imports.check_import(self._source, self._query, update)
         if checked.problem is not None:
             self._imports.discard_import(checked.id)
@@ -326,16 +339,34 @@ class _Import:
                     print_json(problem)
                 else:
                     print_text(_describe_problem(problem))
-        same = " with the same --map" if self._query.map else ""
-        where = (
-            f"Correct them in {path} and import that file{same}" if path else "To write them to a file: --report FILE"
-        )
+        them = "it" if checked.invalid == 1 else "them"
+        where = f"To write {them} to a file: --report FILE"
+        if path is not None:
+            where = f"Correct {them} in {path} and import that file{self._describe_repeated()}"
         rows = f"{checked.invalid:,} of {pluralize(checked.checked, 'row')} {'is' if checked.invalid == 1 else 'are'}"
         if self._query.skip_invalid and checked.valid:
             print_message(f"{rows} invalid. {where}")
             return
         others = f". To import the other {checked.valid:,}: --skip-invalid" if checked.valid else ""
         raise InvalidRows(f"{rows} invalid; nothing was changed", f"{where}{others}")
+
+    def _describe_repeated(self) -> str:
+        """Say which options a report needs, too. It is in UTF-8, and that of a spreadsheet is CSV."""
+        query = self._query
+        given = {
+            "--prefix": query.prefix,
+            "--map": query.map,
+            "--profile": query.profile,
+            "--delimiter": query.delimiter,
+            "--raw": query.raw,
+            "--mint": query.mint,
+            "--on-existing": query.on_existing is not OnExisting.FAIL,
+            "--preserve-dates": self._preserve_dates,
+        }
+        same = ", ".join([option for option, value in given.items() if value])
+        options = [f"--as {printable(self._signed_in)}"] if self._signed_in else []
+        options += [f"the same {same}"] if same else []
+        return f" with {' and '.join(options)}" if options else ""
 
 
 def _print_hints(fields: dict[str, str | None]) -> None:
