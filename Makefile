@@ -26,6 +26,7 @@ MMDEBSTRAP := /usr/bin/mmdebstrap
 COMPILER := /usr/bin/cc
 # Runs the compiled module in `make fuzz`.
 VALGRIND := /usr/bin/valgrind
+UNDER_VALGRIND := PYTHONMALLOC=malloc $(VALGRIND) -q --error-exitcode=1 --suppressions=fuzz/valgrind.supp
 # The C library of the compiled module; without it everything runs in Python.
 LMDB := /usr/include/lmdb.h
 # What the benchmarks compare with, and what sends the requests; for DNS and for HTTP.
@@ -160,7 +161,8 @@ format: env  ## format the code and apply the fixes of ruff
 fuzz: env $(COMPILER) $(VALGRIND)  ## fuzz every parser (FUZZ_SECONDS each), every route of the API, the registry and the resolver (FUZZ_REQUESTS each)
 	$(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS)
 	$(BIN)/python fuzz/_sanitized.py --seconds $(FUZZ_SECONDS)
-	PYTHONMALLOC=malloc valgrind -q --error-exitcode=1 --suppressions=fuzz/valgrind.supp $(BIN)/python fuzz/_thread_rounds.py 3
+	$(UNDER_VALGRIND) $(BIN)/python fuzz/_thread_rounds.py 3
+	$(UNDER_VALGRIND) $(BIN)/python fuzz/_vectors.py
 	EXAMPLES=$(FUZZ_REQUESTS) $(BIN)/python -m pytest -q tests/server/http/v1/test_v1_schemathesis.py \
 		tests/registry/test_registry_model.py tests/server/native/test_resolution_differential.py
 

@@ -63,6 +63,22 @@ def test_wheel_with_the_compiled_module_is_built_with_the_same_bytes_again(
     assert "none-any" not in first.name
 
 
+def test_wheel_is_the_pure_one_where_there_is_no_compiler(
+    root: Path, tmp_path: Path, installed: "Installed", clean_environ: "Environ"
+) -> None:
+    command = [str(SCRIPTS / "hatchling"), "build", "--target", "wheel", "--directory", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=root, env=clean_environ.plus(CC="/bin/false"), check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "perseid.compiled was not compiled; Python does its work:" in done.stdout + done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name == installed.wheel.name
+    assert wheel.read_bytes() == installed.wheel.read_bytes()
+    demanded = clean_environ.plus(CC="/bin/false", PERSEID_BUILD="compiled")
+    assert subprocess.run(command, cwd=root, env=demanded, check=False, capture_output=True).returncode != 0
+
+
 def test_installed_server_serves_with_the_packages_of_its_extra_alone(tmp_path: Path, installed: "Installed") -> None:
     """What `pip install perseid.whl[server]` installs: links to the packages here instead of copies."""
     packages = tmp_path / "packages"
