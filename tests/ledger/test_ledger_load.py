@@ -20,7 +20,15 @@ from hypothesis import strategies as st
 from perseid.ledger import ledger as ledgers
 from perseid.ledger.backup import bulk_load, load_encoding
 from perseid.ledger.backup.bulk_load import NameTaken
-from perseid.ledger.backup.load_encoding import EncoderProcess, EncodingFailed, pack_draft, random_size
+from perseid.ledger.backup.load_encoding import (
+    EncodedChunk,
+    EncoderProcess,
+    EncodingFailed,
+    LoadEncoding,
+    PackedDraft,
+    pack_draft,
+    random_size,
+)
 from perseid.ledger.errors import Contention, LostEntries, PreconditionFailed, ReadOnlyMode, StorageFull
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.entry import Change, Draft, State
@@ -153,6 +161,22 @@ def test_two_processes_append_the_same_load(opened: Ledger, run_size: int, monke
     with pytest.raises(NameTaken, match=r"10\.1/M7 occurs twice"):
         opened.load(drafts([*[f"m{number}" for number in range(500)], "M7"]))
     sound(opened, 991)
+
+
+def test_a_chunk_waits_for_the_second_process_while_that_works(opened: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_two_processes(monkeypatch)
+    monkeypatch.setattr(EncoderProcess, "is_working", property(lambda process: process._is_busy))
+    sizes: list[int] = []
+    encode = LoadEncoding.encode
+
+    def watched(encoding: LoadEncoding, chunk: list[PackedDraft], random: bytes) -> Iterator[EncodedChunk]:
+        sizes.append(len(chunk))
+        return encode(encoding, chunk, random)
+
+    monkeypatch.setattr(LoadEncoding, "encode", watched)
+    assert opened.load(drafts(shuffled(500))).count == 500
+    assert sizes[:5] == [100, 100, 100, 30, 30], "one here, one there, one that waits, and some here meanwhile"
+    sound(opened, 500)
 
 
 def test_a_load_ends_with_the_second_process(opened: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

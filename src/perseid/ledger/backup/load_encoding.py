@@ -32,16 +32,20 @@ from perseid.ledger.views.search_keys import index_keys
 BLOCK_ROWS: Final = 2_000
 """Rows of an SQL view that are written at a time."""
 
-SLICE: Final = 250
+SLICE: Final = 100
 """Drafts that this process encodes before it looks again whether the other one is ready."""
 
 MAX_LATER: Final = 64
-"""Slices that may be in memory because an earlier chunk is not ready."""
+"""Slices after the chunk that waits for the other process: so many are in memory at most, and as many before it."""
 
 MAX_FRAME: Final = 1 << 30
 """Bytes of the longest message between the two processes: a chunk has a few megabytes, and values of one each."""
 
+PIPE_SIZE: Final = 1 << 20
+"""Bytes between the two processes, for most chunks: neither waits until the other one reads."""
+
 _ARGUMENTS = ("-P", "-m", "perseid.ledger.backup.load_encoding")
+_STATES = {int(state): state for state in State}  # several times as fast as `State`
 _FRAME = Struct("<cI")  # what follows, and its length
 _MESSAGE, _FULL = b"M", b"F"
 
@@ -91,7 +95,7 @@ def encode_chunk(chunk: Iterable[PackedDraft], first: int, at: int, random: byte
         records.append((key, seq))
         search_keys += [(search_key, seq) for search_key in index_keys(contents)]
         item_key = store_key(key)
-        change = Change(seq, at, leaf, key, handle, exact, State(state), contents, _first_update(action, origin))
+        change = Change(seq, at, leaf, key, handle, exact, _STATES[state], contents, _first_update(action, origin))
         item = encode_item(change, item_key)
         if item is not None:
             items.append((item_key, item))
@@ -175,6 +179,9 @@ class EncoderProcess:
         assert self._process.stdin is not None  # noqa: S101 - both are pipes
         assert self._process.stdout is not None  # noqa: S101
         self._requests, self._results = self._process.stdin, self._process.stdout
+        for pipe in (self._requests, self._results):
+            with suppress(OSError):  # there is a limit for each user
+                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
         self._is_busy = False  # with a chunk whose result was not taken
         self._send((str(folder), run_size, at))
 
@@ -253,7 +260,9 @@ class LoadEncoding:
         self._process: EncoderProcess | None = None
         self._next = 1
         self._at = 0
-        self._later: list[EncodedChunk] = []  # after the chunk that the process has
+        self._after: list[EncodedChunk] = []  # after the chunk that the process has
+        self._waiting: tuple[list[PackedDraft], int, bytes] | None = None  # the chunk that it gets next, without delay
+        self._later: list[EncodedChunk] = []  # after that
         self._rows: list[ViewRows] = []  # which the process does not have yet
 
     def close(self) -> None:
@@ -268,11 +277,11 @@ class LoadEncoding:
 
     @property
     def chunk_size(self) -> int:
-        """How many drafts to take next. While the other process works, a few: it should not wait for this one."""
+        """How many drafts to take next: a chunk for the other process, or a few, as it should not wait for this one."""
         if self._chunks_alone == 0 and self._process is None:
             self._start_process()
         self._chunks_alone -= 1
-        return SLICE if self._process is not None and self._process.is_working else self._chunk_size
+        return self._chunk_size if self._waiting is None else SLICE
 
     def _start_process(self) -> None:
         rows = self._sorters.unsorted()
@@ -288,22 +297,32 @@ class LoadEncoding:
             encoded, rows = encode_chunk(chunk, first, self._at, random)
             self._sorters.add(rows)
             yield encoded
-        elif process.is_working and len(self._later) < MAX_LATER:
+            return
+        if self._waiting is None:
+            self._waiting = chunk, first, random
+        else:
             encoded, rows = encode_chunk(chunk, first, self._at, random)
             self._later.append(encoded)
             self._rows.append(rows)
-        else:
-            ready = [*process.results(), *self._later]
-            process.submit(chunk, first, random, self._rows)
-            self._later, self._rows = [], []
-            yield from ready
+        if not process.is_working or len(self._later) == MAX_LATER:
+            yield from self._submit(process, *self._waiting)
+
+    def _submit(
+        self, process: EncoderProcess, chunk: list[PackedDraft], first: int, random: bytes
+    ) -> list[EncodedChunk]:
+        """Give the other process what waits for it; return what it had, and what comes before what it gets."""
+        ready = [*process.results(), *self._after]
+        process.submit(chunk, first, random, self._rows)
+        self._after, self._waiting, self._later, self._rows = self._later, None, [], []
+        return ready
 
     def finish(self) -> list[EncodedChunk]:
         """Return what is left."""
         process = self._process
         if process is None:
             return []
-        ready = [*process.results(), *self._later]
+        ready = [] if self._waiting is None else self._submit(process, *self._waiting)
+        ready += [*process.results(), *self._after]
         process.finish(self._rows)
         return ready
 
