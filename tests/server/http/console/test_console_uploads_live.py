@@ -144,3 +144,20 @@ def test_file_that_ends_too_early_is_deleted(browser: Browser, directory: Path) 
         caller.shutdown(socket.SHUT_WR)
         assert caller.recv(1 << 16).startswith(b"HTTP/1.1 400 ")
     assert files(directory) == stored
+
+
+def test_fields_are_limited_like_other_forms(browser: Browser, directory: Path) -> None:
+    stored = files(directory)
+    fields = [f'Content-Disposition: form-data; name="map"\r\n\r\n{"x" * (MEBIBYTE * 3 // 4)}\r\n'] * 2
+    body = f"--{BOUNDARY}\r\n".join(["", *fields]) + f"--{BOUNDARY}--\r\n"
+    status, _, page = browser.ask("POST", PATH, body.encode(), f"multipart/form-data; boundary={BOUNDARY}")
+    assert (status, "The fields of the form have more than 1 MiB" in page) == (413, True)
+    assert files(directory) == stored
+
+
+def test_client_does_not_choose_the_encoding_of_fields(browser: Browser) -> None:
+    body = body_of("handle,Größe\n12345/a,ü\n".encode(), browser.token).replace(b"Shelf", "Größe".encode())
+    type_ = f"multipart/form-data; boundary={BOUNDARY}; charset=punycode"
+    status, headers, _ = browser.ask("POST", PATH, body, type_)
+    assert status == 303
+    assert "<dd><bdi>URL</bdi></dd>" in browser.ask("GET", headers["Location"])[2]  # as the field `map` says

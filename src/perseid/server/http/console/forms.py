@@ -29,6 +29,10 @@ MAX_FIELDS: Final = 2_000
 MAX_FILES: Final = 1
 """Files of a form: each is counted against the space for files before it is stored."""
 
+CHARSET: Final = "utf-8"
+"""The encoding of fields, as in all pages. A multipart form has no parameter for it (RFC 7578, section 5.1.2), and the
+client would choose the decoder: that of Punycode needs quadratic time."""
+
 
 async def read_form(console: ConsoleRequest) -> None:
     """Read the form and check that it comes from a page of its session; raises `BadRequest`."""
@@ -101,7 +105,10 @@ async def _check_space(console: ConsoleRequest, spool: Spool) -> None:
 
 
 class _Parser(MultiPartParser):
-    """Checks the token of a form when a file begins, and stores the file in the spool."""
+    """Checks the token of a form when a file begins, and stores the file in the spool.
+
+    Fields are in memory, so together they can be as large as another form.
+    """
 
     def __init__(
         self,
@@ -112,6 +119,21 @@ class _Parser(MultiPartParser):
     ) -> None:
         super().__init__(headers, stream, max_files=MAX_FILES, max_fields=MAX_FIELDS)
         self._spool, self._check_token = spool, check_token
+        self._field_bytes = 0
+
+    def on_part_begin(self) -> None:
+        """Start a part; the parameters of the content type are known by now."""
+        super().on_part_begin()
+        self._charset = CHARSET
+
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
+        """Take data of a field or a file; raises `BadRequest`."""
+        if self._current_part.file is None:
+            self._field_bytes += end - start
+            if self._field_bytes > MAX_BODY:
+                limit = MAX_BODY >> 20
+                raise BadRequest(_("The fields of the form have more than {limit} MiB").format(limit=limit), 413)
+        super().on_part_data(data, start, end)
 
     def on_headers_finished(self) -> None:
         """Start a field or a file."""
