@@ -217,8 +217,8 @@ class SpooledImport:
         for path in (self.rows, self.problems, self.changes, self.get_derived("report")):
             path.unlink(missing_ok=True)
         old = self.record
-        checks = old.checks + 1
-        self.record = ImportRecord(old.id, old.actor, old.name, old.created_at, size=old.size, checks=checks, **fields)
+        fields |= {"state": ImportState.CHECKING, "size": old.size, "checks": old.checks + 1}
+        self.record = ImportRecord(old.id, old.actor, old.name, old.created_at, **fields)
         self.update()
 
     def end(self) -> None:

@@ -150,6 +150,18 @@ def test_file_of_a_client_that_disconnects_is_deleted(server: Serving, spool: Pa
     eventually(lambda: not [*spool.glob("*")], "the file is deleted")
 
 
+def test_file_that_has_not_arrived_is_not_checked_again(server: Serving, spool: Path) -> None:
+    with connect(server) as client, open_upload(server, f"Content-Length: {LARGE}") as caller:
+        caller.sendall(table(2 * MEBIBYTE))
+        eventually(lambda: any(path.stat().st_size for path in spool.glob("*/source")), "a part has arrived")
+        (uploading,) = client.pending_imports().imports
+        with pytest.raises(Refused, match="has not arrived completely") as refused:
+            client.recheck_import(uploading.id, ImportQuery(map=("Shelf=URL",)))
+        assert refused.value.problem_type == "state-conflict"
+        assert client.show_import(uploading.id).state is ImportState.UPLOADING
+    eventually(lambda: not [*spool.glob("*")], "the file is deleted")
+
+
 def test_file_that_is_shorter_than_its_length_is_refused_and_deleted(server: Serving, spool: Path) -> None:
     with open_upload(server, "Content-Length: 3000000") as caller:
         caller.sendall(bytes(2_999_999))

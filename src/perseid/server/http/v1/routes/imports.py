@@ -170,6 +170,9 @@ async def recheck_import(call: ApiCall, query: ImportQuery) -> Reply[ImportRespo
             if spooled.record.state is ImportState.STARTED:
                 reason = f"Job {spooled.record.job} imports this file"
                 raise StateConflict(reason, AdviceKind.UNDO_JOB(job=spooled.record.job))
+            if spooled.record.state is ImportState.UPLOADING:  # or it was interrupted: the file may be a part
+                reason = f"The file of import {spooled.record.id} has not arrived completely"
+                raise StateConflict(reason, AdviceKind.IMPORT_AGAIN())
             if not spooled.source.exists():
                 raise _file_deleted()
             spooled.restart(**_to_fields(query, reading))
