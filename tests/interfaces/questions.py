@@ -600,7 +600,7 @@ class Echo:
 
     def web(self, world: World) -> str:
         def read(page: str) -> str:
-            (name,) = re.findall('<bdi class="name" id="name">([^<]*)</bdi>', page)
+            (name,) = re.findall('<bdi class="name" id="name">([^<]*)</bdi>', page.replace("<wbr>", ""))
             return html.unescape(name)
 
         return ask_page(world, self.handle, "noredirect", read)
@@ -669,7 +669,7 @@ class Cite:
 
     def web(self, world: World) -> str:
         def read(page: str) -> str:
-            found = dict(re.findall('<bdi class="name" id="(hdl|uri)">([^<]*)</bdi>', page))
+            found = dict(re.findall('<bdi class="name" id="(hdl|uri)">([^<]*)</bdi>', page.replace("<wbr>", "")))
             return html.unescape(f"{found['hdl']} | {found['uri']}")
 
         return ask_page(world, self.handle, "noredirect", read)

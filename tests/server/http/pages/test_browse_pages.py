@@ -150,8 +150,15 @@ def test_page_of_another_namespace_has_its_rules_only(server: Harness) -> None:
     assert "Its administrators can list all identifiers." in page.text
     assert "Recent changes" not in page.text
     assert "report-1" not in page.text
-    assert server.get("/namespaces/999").status >= 400
-    assert server.get("/namespaces/").status == 404
+
+
+@pytest.mark.parametrize("prefix", ["999", ATTACK])
+def test_namespace_of_nobody_is_not_found(server: Harness, prefix: str) -> None:
+    answer = server.get(f"/namespaces/{quote(prefix, safe='')}")
+    assert answer.status == 404
+    page = page_of(answer)
+    assert f"This service has no namespace {prefix}." in page.text
+    assert "/" in page.links
 
 
 def test_changes_without_past_are_not_shown(server: Harness) -> None:

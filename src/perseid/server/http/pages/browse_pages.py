@@ -30,6 +30,7 @@ from perseid.registry.queries.browse import (
 )
 from perseid.registry.queries.listing import LogEntry
 from perseid.registry.queries.prove import signing_keys
+from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot
 from perseid.server.http import responses
 from perseid.server.http.context import INTERFACE, HttpSettings, RequestContext
@@ -37,6 +38,7 @@ from perseid.server.http.messages import BadRequest, Response
 from perseid.server.http.negotiation import PAGE_AGE
 from perseid.server.http.resolver.paths import absolute_url, get_resolvers, parse_query, path_to
 from perseid.server.native.work import WorkKind
+from perseid.wire.codes import ResponseCode
 
 from .branding import site_name
 from .links import TextLink, to_visible
@@ -129,14 +131,20 @@ def namespace_path(prefix: str) -> str:
 # Namespaces
 
 
-async def _namespace_page(request_context: RequestContext, prefix: str) -> Response:
+async def _namespace_page(request_context: RequestContext, prefix: str) -> Response | None:
+    """The page of a namespace; None if it does not exist here."""
     settings = request_context.server.settings
     registry = request_context.server.registry
 
     def read(snapshot: Snapshot) -> NamespaceOverview:
         return get_overview(registry.context(snapshot, Anonymous(), INTERFACE), prefix, registry.statistics)
 
-    found = await _read(request_context, f"namespace {fold(prefix)}", read)
+    try:
+        found = await _read(request_context, f"namespace {fold(prefix)}", read)
+    except Refused as refused:
+        if refused.code != ResponseCode.SERVER_NOT_RESP:
+            raise
+        return None
     name = to_visible(prefix, MAX_NAME)
     return render_page(
         "namespace.html",

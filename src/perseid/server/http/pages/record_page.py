@@ -35,7 +35,7 @@ from perseid.server.http.resolver.redirect import Redirect, RedirectRequest, Red
 from perseid.server.http.resolver.time_travel import AT_PARAMETER
 from perseid.wire.codes import ResponseCode
 
-from .links import TextLink, render_piece, to_link, to_visible
+from .links import TextLink, break_url, render_piece, to_link, to_visible
 from .pages import PAGES_SCRIPT, VERIFY_SCRIPT, get_environment, render_frequent_page, render_page
 from .texts import _
 from .values import MAX_LINES, MAX_NAME, MAX_SHORT, LinkBuilder, render_rows
@@ -198,6 +198,7 @@ def record_page(found: LookupResult, shown: PageDetails, links: LinkBuilder, hea
     """Return the page of a record."""
     settings, citation = links.settings, shown.citation
     name, record_title = to_visible(found.name), to_visible(shown.title, MAX_TITLE)
+    uri = to_visible(citation.http or "", MAX_NAME)
     path, then = path_to(found.name, settings), _moment_suffix(shown)
     is_gone = found.tombstone is not None
     rows = render_rows(found.values, links, shown.handle_types)
@@ -210,19 +211,21 @@ def record_page(found: LookupResult, shown: PageDetails, links: LinkBuilder, hea
         (PAGES_SCRIPT, VERIFY_SCRIPT),
         {
             "title": " – ".join(filter(None, (record_title, name, _("handle record")))),
-            "name": name,
+            "name": break_url(name),
             "record_title": record_title,
+            "heading": record_title or name,
             "description": to_visible(citation.description or "", MAX_SUMMARY),
             "notice": _notice(found),
             "version": "" if shown.then is None else render_version(_history_notice(found, shown.then, settings)),
-            "target": "" if target is None else target.text,
+            "target": "" if target is None else break_url(target.text),
             "fields": Markup("").join(map(_render_field, (*_fields(shown.authority, links), *_name_fields(found)))),
             "described_rows": rows.described,
             "system_rows": rows.system,
             "system_count": str(rows.system_count),
-            "citation": to_visible(format_text(citation), MAX_NAME),
-            "uri": to_visible(citation.http or "", MAX_NAME),
-            "hdl": to_visible(citation.hdl, MAX_NAME),
+            "citation": break_url(to_visible(format_text(citation), MAX_NAME)),
+            "uri": uri,
+            "shown_uri": break_url(uri),
+            "hdl": break_url(to_visible(citation.hdl, MAX_NAME)),
             "path": path,
             "then": then,
             "api": shown.api,

@@ -31,6 +31,7 @@ from perseid.server.http import responses
 from perseid.server.http.context import MAX_SEARCHES, MAX_WAITING_FOR_SEARCH, HttpSettings, RequestContext
 from perseid.server.http.messages import HeaderList, Response
 from perseid.server.http.negotiation import VARY, VARY_HISTORY, AcceptHeader
+from perseid.server.http.pages.browse_pages import NAMESPACES
 from perseid.server.http.pages.links import TextLink, mail_link, mark_times, render_piece, to_sentence, to_visible
 from perseid.server.http.pages.pages import PAGES_SCRIPT, SEARCH_SCRIPT, render_frequent_page
 from perseid.server.http.pages.texts import _, mark
@@ -355,6 +356,11 @@ def bad_request(message: str, status: int) -> Problem:
 
 def page_not_found(name: str, settings: HttpSettings) -> Problem:
     """Create the problem for a path that is neither a page nor a name in a declared form."""
+    folder, _slash, prefix = name.partition("/")
+    if folder == NAMESPACES and prefix:
+        sentence = _("This service has no namespace {prefix}.").format(prefix=to_visible(prefix, 200))
+        hints = (TextLink(_("Namespaces of this service"), "/"),)
+        return Problem(404, mark("Not Found"), ResponseCode.PROTOCOL_ERROR, sentences=(sentence,), hints=hints)
     sentences = (_("This page does not exist."), _("If you meant a handle, follow the link."))
     hints = (TextLink(to_visible(name, 200), path_to(name, settings, HANDLE_SEGMENT)),)
     return Problem(404, mark("Not Found"), ResponseCode.PROTOCOL_ERROR, sentences=sentences, hints=hints)
