@@ -1,13 +1,15 @@
 """Plots as SVG: what is drawn, for whom, and within which bounds."""
 
 import itertools
+from collections.abc import Callable
 from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markupsafe import Markup
 
-from perseid.server.http.pages.plot import MAX_POINTS, InvalidPlot, Plot, Series, bar_chart, line_chart
+from perseid.server.http.pages.plot import MAX_POINTS, WIDTH, InvalidPlot, Plot, Series, bar_chart, line_chart
 
 DAYS = [f"2026-11-{day:02}" for day in range(1, 31)]
 PAGE_BYTES = 100_000
@@ -59,6 +61,14 @@ def test_axes_have_round_values_and_few_dates() -> None:
     texts = [text.text for text in root.iter("text")]
     assert texts[1:6] == ["0", "5", "10", "15", "20"]
     assert texts[6:] == DAYS[::6]
+
+
+@pytest.mark.parametrize("draw", [bar_chart, line_chart])
+def test_date_near_the_end_is_shown(draw: Callable[[Plot], Markup]) -> None:
+    days = [f"2026-01-{day:02}" for day in range(1, 32)]
+    texts = list(parse(draw(plot(Series("All", [1] * 31), labels=days))).iter("text"))
+    assert [text.text for text in texts if text.text in days] == days[::7]
+    assert all(float(text.attrib["x"]) <= WIDTH for text in texts)
 
 
 def test_dates_do_not_touch_each_other() -> None:

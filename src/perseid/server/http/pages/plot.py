@@ -37,6 +37,7 @@ _GAP = 0.2  # share of a bar's place that is empty, if the place is wide enough
 _MIN_GAP_WIDTH = 3.0
 _TO = " – "  # between the first and the last of combined periods
 _DATE_WIDTH = 70.0  # estimated width of a date, and the space after it
+_DATE_END = WIDTH - 2.0  # of a date that would not fit below its bar or point
 _LEGEND_CHARACTER = 6.6  # estimated width of a character
 
 
@@ -170,6 +171,7 @@ def _dates(labels: Sequence[str], xs: Sequence[float]) -> str:
     for position in range(0, len(labels), every):
         x = xs[position]
         anchor = "end" if x > _RIGHT - _DATE_WIDTH / 2 else "middle"
+        x = _DATE_END if anchor == "end" else x
         start = x - (_DATE_WIDTH if anchor == "end" else _DATE_WIDTH / 2)
         if start < free:
             continue
