@@ -334,6 +334,26 @@ def test_life_of_an_identifier(user: ConsoleUser) -> None:
     assert "The record was deleted." in user.text
 
 
+def test_history_shows_what_each_version_has_changed(user: ConsoleUser) -> None:
+    user.get(f"{PATH}/unpublish")
+    user.submit("/unpublish")
+    user.get(f"{PATH}/edit")
+    user.submit("/edit", **{"data.1": "https://new.example/"})
+    user.submit("/edit", save="yes")
+    user.get(f"{PATH}/history")
+    body = user.page.body.decode().replace("<wbr>", "")
+    edited, hidden, created = re.findall(r"<li>\n<p>.*?</details>", body, re.DOTALL)
+    assert re.findall("<(?:del|ins)><bdi>(.*?)</bdi>", edited) == ["https://old.example/", "https://new.example/"]
+    assert [re.findall("<(?:del|ins)>", each) for each in (hidden, created)] == [[], []]
+
+
+def test_record_has_its_link(user: ConsoleUser) -> None:
+    user.get(PATH)
+    assert (
+        '<bdi class="name" id="link">https://hdl.example.org/12345/console</bdi>'
+    ) in user.page.body.decode().replace("<wbr>", "")
+
+
 def test_title_begins_the_reason_of_a_tombstone_if_wanted(user: ConsoleUser, server: Harness) -> None:
     user.get(f"{PATH}/tombstone")
     user.submit("/tombstone", reason="Withdrawn", title="A <b>title</b>")

@@ -15,12 +15,12 @@ from perseid.schema.queries import FoundHandle, HandleSummary, VersionResponse
 from perseid.schema.records import Record, ToDelete
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.texts import _
-from perseid.server.http.resolver.paths import path_to
+from perseid.server.http.resolver.paths import absolute_url, path_to
 
 from .advice import describe_own_record, get_notices
 from .requests import ConsoleRequest
 from .routing import Pages
-from .values import parse_version, to_rows
+from .values import Change, Row, compare, parse_version, to_rows
 
 RECORDS: Final = Pages("records")
 
@@ -191,6 +191,7 @@ async def _record_page(console: ConsoleRequest, handle: str, warnings: Sequence[
         record_title="" if record.state == HandleState.TOMBSTONE else _find_title(console, record),
         can_delete=await _can_delete(console, record.handle),
         public_path=f"{path_to(record.handle, settings)}?noredirect",
+        public_url=absolute_url(path_to(record.handle, settings), settings) if settings.public_url else "",
     )
 
 
@@ -207,10 +208,10 @@ async def show_history(console: ConsoleRequest) -> Response:
     """Show the versions of a record, the newest first."""
     handle = console.names["handle"]
     page = await console.api.history(handle, page_size=HISTORY_SIZE).page(console.text("cursor"))
-    earlier = [each.state for each in page.versions[1:]]
+    rows = [to_rows(version.values) for version in page.versions]
     versions = [
-        (version, _describe_action(version, state), to_rows(version.values))
-        for version, state in zip_longest(page.versions, earlier)
+        (version, _describe_action(version, before), values, _compare_with(before, values))
+        for version, before, values in zip_longest(page.versions, page.versions[1:], rows)
     ]
     title = _("History of {handle}").format(handle=page.handle)
     return console.render(
@@ -218,10 +219,15 @@ async def show_history(console: ConsoleRequest) -> Response:
     )
 
 
-def _describe_action(version: VersionResponse, earlier: str | None) -> str:
+def _describe_action(version: VersionResponse, earlier: VersionResponse | None) -> str:
     """The action of a version; that of a tombstone which was removed is an update of the ledger."""
-    is_restored = earlier == HandleState.TOMBSTONE != version.state
+    is_restored = earlier is not None and earlier.state == HandleState.TOMBSTONE != version.state
     return "restore" if is_restored and version.action == "update" else version.action
+
+
+def _compare_with(earlier: VersionResponse | None, rows: Sequence[Row]) -> list[Change]:
+    """What a version has changed; nothing if it is the first one, or if the one before is on the next page."""
+    return [] if earlier is None else compare(to_rows(earlier.values), rows)
 
 
 # Changes of its life
