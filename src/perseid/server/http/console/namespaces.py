@@ -6,6 +6,7 @@ from perseid.client.errors import ClientError, Refused
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.server.http.messages import Response
+from perseid.server.http.pages.browse_pages import namespace_path
 from perseid.server.http.pages.texts import _
 
 from .policy_form import PolicyRule, check_conflicts, group_rules, read_rules
@@ -123,7 +124,14 @@ async def _namespace_page(console: ConsoleRequest, problem: ClientError | None =
     except ClientError as error:
         problem = problem or error
     groups = list(group_rules(rules)) if rules else []
-    return console.render("namespace.html", title=prefix, problem=problem, namespace=namespace, groups=groups)
+    return console.render(
+        "namespace.html",
+        title=prefix,
+        problem=problem,
+        namespace=namespace,
+        groups=groups,
+        public_path=namespace_path(prefix),
+    )
 
 
 def _refuse(error: InvalidPolicy, rules: list[PolicyRule]) -> Refused:
