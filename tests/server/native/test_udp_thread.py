@@ -608,6 +608,30 @@ def test_every_response_has_what_was_acknowledged_before_its_request(tmp_path: P
     assert total / 2 < found <= total, "the others are those after a new generation"
 
 
+def test_pages_are_used_again_while_no_request_comes(tmp_path: Path) -> None:
+    ledger = MemoryLedger()
+    ledger.append("0.SITE/HOMED/0.NA/10.1", url("homed"))
+    ledger.append("10.1/x", url("0"))
+    with (
+        Answers(tmp_path) as answers,
+        process(serve_udp, tmp_path) as (_, pipe),
+        socket.socket(type=socket.SOCK_DGRAM) as client,
+    ):
+        assert answers.catch_up(ledger.look)
+        client.settimeout(DEADLINE)
+        client.connect(pipe.recv())
+        for _ in range(20):  # the first one opens the view
+            client.send(FOUND)
+            assert client.recv(600)
+        sizes = []
+        for number in range(1, 301):
+            assert answers.apply([ledger.append("10.1/x", url(str(number)))])
+            sizes.append((tmp_path / "1" / "data.mdb").stat().st_size)
+        assert sizes[-1] == sizes[20], "an open transaction would keep all pages of later ones"
+        pipe.send("stop")
+        assert pipe.recv()[int(ResponseCode.SUCCESS)] > 0
+
+
 # What it has in common with Python
 
 
