@@ -82,8 +82,12 @@ def test_a_file_that_is_mostly_utf8_is_not_read_as_another_encoding() -> None:
     assert (caught.value.problem.rule, caught.value.problem.line) == ("invalid-encoding", 3)
     table = open_table(io.BytesIO(b"handle,title\n1/a,\xe9\n"), options=ReadOptions(encoding="latin-1"))
     assert list(table.rows) == [(2, ["1/a", "é"])]
+
+
+@pytest.mark.parametrize("name", ["nonsense", "hex", "punycode", "undefined"])
+def test_codec_that_is_no_encoding_of_files_is_refused(name: str) -> None:
     with pytest.raises(InvalidFile, match="Unknown encoding"):
-        open_table(io.BytesIO(b"a"), options=ReadOptions(encoding="nonsense"))
+        open_table(io.BytesIO(b"a"), options=ReadOptions(encoding=name))
 
 
 def test_latin_1_after_the_sample_is_found() -> None:

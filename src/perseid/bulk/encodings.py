@@ -86,7 +86,7 @@ def find_codec(name: str) -> str:
         info = codecs.lookup(name)
     except (LookupError, ValueError):
         info = None
-    if info is None or not info._is_text_encoding or info.name in ("idna", "punycode"):  # noqa: SLF001 - as `open`
+    if info is None or not info._is_text_encoding or info.name in ("idna", "punycode", "undefined"):  # noqa: SLF001 - as `open`
         fix = "Use utf-8, utf-16 or cp1252."
         raise invalid_file("unknown-encoding", f"Unknown encoding {name[:40]!a}.", fix)
     return info.name
