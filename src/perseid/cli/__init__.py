@@ -35,7 +35,7 @@ import typer
 from perseid import __version__
 
 from ._commands import LazyGroup
-from ._output import use_utf8
+from ._output import open_streams, use_utf8
 
 _GARBAGE = 10_000
 """New objects after which Python looks for cycles of garbage. The default of 700 is for small programs; a large import
@@ -69,6 +69,7 @@ def _perseid(
 
 def main() -> None:
     """Run the command line; print an error on standard error, with advice or as JSON, and exit with its code."""
+    open_streams()
     use_utf8()
     gc.set_threshold(_GARBAGE)
     try:

@@ -5,6 +5,7 @@ that prints its data on the same terminal shows none: the data is the progress.
 """
 
 import io
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,18 @@ _DISPLAY_CONTROLS: Final = re.compile("[\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u206
 
 _TERMINAL_CONTROLS: Final = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069]")
 """All characters that terminals obey, except tabs and line ends."""
+
+
+def open_streams() -> None:
+    """Open the null device as each standard stream that is closed.
+
+    Otherwise the next file or socket would get its number: also one of a server, which commands replace or fork.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, os.O_RDWR)  # the lowest free one
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
 
 def use_utf8() -> None:
