@@ -86,6 +86,7 @@ def test_a_table_of_ezid_is_read() -> None:
         ("EMAIL!private", "EMAIL!private", ValueInput("EMAIL", Data("string", "Zg=="), None, "1100")),
         ("email", "EMAIL", ValueInput("EMAIL", Data("string", "Zg=="))),
         ("7:X!base64!ttl=60", "7:X!ttl=60!base64", ValueInput("X", Data("base64", "Zg=="), 7, None, 60)),
+        *((name, name, ValueInput(name, Data("string", "Zg=="))) for name in ("id", "status", "name", "naan")),
     ],
 )
 def test_types_of_a_mapping_have_their_options(meaning: str, shown: str, expected: ValueInput) -> None:

@@ -55,9 +55,11 @@ ARK_TYPE: Final = "ARK"
 TOMBSTONE_REASON: Final = Policy().tombstone_reason_type
 """The type of the value with the reason why an object is unavailable."""
 
-_ID, _STATUS, _CREATED, _UPDATED, _NAAN, _SHOULDER, _NAME, _IGNORED = (
-    *("id", "status", "created", "updated", "naan", "shoulder", "name", "-"),
-)
+_ID, _STATUS, _CREATED, _UPDATED, _IGNORED = "handle", "state", "created", "updated", "-"
+"""The special words of a mapping, so that no type has such a name."""
+
+_NAAN, _SHOULDER, _NAME = "handle!naan", "handle!shoulder", "handle!name"
+"""Parts of the handle. No type contains an exclamation mark."""
 
 _ARK_COLUMN: Final = "ark"
 
@@ -100,9 +102,6 @@ _DIGITS: Final = re.compile("[0-9]{1,12}")
 _STATES: Final = {"public": "published", "reserved": "unpublished", "unavailable": "tombstone", "": ""}
 """A reserved identifier of EZID has values that nobody sees yet, unlike one here."""
 
-_KINDS: Final = {"-": _IGNORED, "handle": _ID, "state": _STATUS, "created": _CREATED, "updated": _UPDATED}
-"""What the special words of a mapping mean here."""
-
 
 def detect_profile(header: Iterable[str]) -> Profile | None:
     """The service that exports tables with such columns."""
@@ -140,14 +139,13 @@ class _Fields:
 
         try:
             column = parse_known_column(meaning)
-            if column.kind:
-                return _KINDS[column.kind]
         except ValueError as problem:
             raise invalid_file("invalid-column", f"Column {name!r}: {problem}", column=name) from None
-        except KeyError:
+        if not column.kind:
+            self.columns[str(column)] = column
+        elif column.kind not in _SPECIAL:
             message = f"Column {name!r} of an export of a service cannot be {meaning!r}."
-            raise invalid_file("invalid-column", message, "Use a type, or - to ignore it.", column=name) from None
-        self.columns[str(column)] = column
+            raise invalid_file("invalid-column", message, "Use a type, or - to ignore it.", column=name)
         return str(column)
 
     def find(self, name: str) -> str | None:
