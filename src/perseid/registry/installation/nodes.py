@@ -25,8 +25,8 @@ from .site import CHECKPOINT_KEY, KEYS_NAME
 
 FIRST_LINE: Final = b"perseid node 1\n"
 
-# In comments too: an earlier URL may be there.
-_DATABASE_LINE = re.compile(r"""^([ \t#]*(?:ledger\.)?database[ \t]*=[ \t]*)(["'])(.*?)\2""", re.MULTILINE)
+# Anywhere, because an earlier URL may be in a comment.
+_DATABASE_URL = re.compile(r"""postgres(?:ql)?(?:\+psycopg)?://[^\s"']+""")
 
 
 def export_node(directory: Path, config: Config, stream: Output, passphrase: bytes) -> bool:
@@ -82,14 +82,14 @@ def _check_ledger(work: Path, config: Config, name: str) -> None:
 def _remove_password(settings: str) -> str:
     """Remove the password of the database from the text of the settings, also where a variable overrides it."""
     database = Config.parse(settings, {}).ledger.database
-    changed = _DATABASE_LINE.sub(lambda match: f"{match[1]}{match[2]}{strip_password(match[3])}{match[2]}", settings)
+    changed = _DATABASE_URL.sub(lambda match: strip_password(match[0]), settings)
     try:
         is_removed = Config.parse(changed, {}).ledger.database == strip_password(database)
     except InvalidConfig:
         is_removed = False
     if strip_password(database) != database and not is_removed:
         raise InstallationError(
-            f"Cannot remove the password of the database from {FILE_NAME}; write the setting in one line below "
-            'the line [ledger], as in: database = "postgresql://user@host/database"'
+            f"Cannot remove the password of the database from {FILE_NAME}; write the setting without escapes and "
+            'other quotes, as in: database = "postgresql://user@host/database"'
         )
     return changed if is_removed else settings
