@@ -61,6 +61,21 @@ def test_reason_is_shown_if_there_is_no_scratch_installation(tmp_path: Path, mon
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--seconds", "inf"), "'inf' is not a whole number"),
+        (("--seconds", "-1"), "'-1' is less than 1"),
+        (("--seconds", "3601"), "'3601' is more than 3600"),
+        (("missing",), "missing is not a folder"),
+        (("/dev/null",), "/dev/null is not a folder"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_at_once(words: tuple[str, ...], expected: str) -> None:
+    done = call("bench", *words)
+    assert (done.code, expected in done.err) == (2, True), done
+
+
 def test_killed_bench_stops_its_processes_and_removes_its_files(tmp_path: Path) -> None:
     command = [str(PERSEID), "bench", str(tmp_path), "--records", "10", "--seconds", "3600"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRON) as process:

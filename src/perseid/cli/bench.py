@@ -10,21 +10,20 @@ import typer
 from perseid.schema.benchmark import BenchmarkReport
 
 from . import _benchmark
+from ._arguments import printable
 from ._output import AsJson, CommandFailed, print_json, print_message, print_text
 
 _HEADINGS = ("measurement", "per second", "CPU µs", "ratio", "failed")
 
 
 def bench(
-    folder: Annotated[
-        Path, typer.Argument(metavar="[FOLDER]", help="A folder on the disk to measure.", exists=True, file_okay=False)
-    ] = Path(),
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="A folder on the disk to measure.")] = Path(),
     *,
     records: Annotated[
         int, typer.Option("--records", metavar="N", min=1, max=10_000_000, help="Records in the scratch installation.")
     ] = 10_000,
     seconds: Annotated[
-        float | None, typer.Option("--seconds", metavar="S", min=1, max=3_600, help="Seconds of load in all (24).")
+        int | None, typer.Option("--seconds", metavar="S", min=1, max=3_600, help="Seconds of load in all (24).")
     ] = None,
     json: AsJson = False,
 ) -> None:
@@ -37,6 +36,8 @@ def bench(
     For example:
         perseid bench . --json
     """
+    if not folder.is_dir():
+        raise typer.BadParameter(f"{printable(str(folder))} is not a folder", param_hint="FOLDER")
     signal.signal(signal.SIGTERM, _exit)
     try:
         report = _benchmark.measure(
