@@ -19,6 +19,7 @@ from perseid.client.errors import ClientError, NotFound, ProtocolError, Refused,
 from perseid.client.native import NativeClient
 from perseid.client.native_async import AsyncNativeClient
 from perseid.client.native_exchange import WINDOW
+from perseid.client.native_site import SiteClient
 from perseid.records.record import Value
 from perseid.wire.client import VerifiedResponse
 from tests.server.live_servers import MANY, NAMES, UNHOMED, WHO, live_installation
@@ -219,6 +220,14 @@ def test_a_port_where_nobody_listens_is_unreachable() -> None:
 
     with pytest.raises(Unreachable, match=f"127.0.0.1:{port}"):
         asyncio.run(run())
+
+
+def test_each_operation_has_the_error_of_its_site() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with SiteClient("127.0.0.1", port) as client:
+        results = list(client.do_many(operations.resolve(f"12345/{number}") for number in range(3)))
+    assert [type(result) for result in results] == [Unreachable] * 3
 
 
 def test_a_silent_server_is_given_up() -> None:

@@ -280,6 +280,16 @@ def test_import_refuses_the_rows_of_other_servers(cluster: Cluster, tmp_path: Pa
         assert (call("resolve", name, "-d", str(directory)).code == 0) is (owner == 0)
 
 
+def test_a_closed_client_connects_to_no_server(cluster: Cluster) -> None:
+    client = cluster.client()
+    by_owner = [next(name for name in NAMES if cluster.owner(name) == position) for position in range(COUNT)]
+    assert client.resolve(by_owner[0])
+    client.close()
+    for name in by_owner:
+        with pytest.raises(Unreachable, match="the client was closed"):
+            client.resolve(name)
+
+
 def test_stopped_server_takes_away_only_its_share(cluster: Cluster) -> None:
     gone = cluster.owner(NAMES[0])
     cluster.servers[gone].kill()

@@ -63,13 +63,18 @@ class SiteClient(NativeClient):
 
     def close(self) -> None:
         """End all sessions and close all connections."""
-        for other in self._others.values():
+        super().close()  # first, so that no other one is opened meanwhile
+        for other in list(self._others.values()):
             other.close()
-        super().close()
 
     def do_many(self, operations: Iterable[Operation[T]]) -> Iterator[T | ClientError]:
         """Perform operations, those of each server side by side; yield a result or the error for each, in order."""
-        if len(self._site().servers) == 1:
+        try:
+            is_alone = len(self._site().servers) == 1
+        except ClientError as error:
+            yield from (error for _ in operations)
+            return
+        if is_alone:
             yield from super().do_many(operations)
             return
         pending = iter(operations)
@@ -148,6 +153,8 @@ class SiteClient(NativeClient):
             return super().do_many(wanted)
         if position not in self._others:
             self._others[position] = self._connect_to(site, position)
+        if self._is_closing:  # also if it was opened at the same time
+            self._others[position].close()
         return self._others[position].do_many(wanted)
 
     def _connect_to(self, site: Site, position: int) -> NativeClient:
