@@ -179,6 +179,15 @@ def test_a_chunk_waits_for_the_second_process_while_that_works(opened: Ledger, m
     sound(opened, 500)
 
 
+def test_a_small_load_needs_one_process(opened: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = in_two_processes(monkeypatch)
+    opened.load(drafts(shuffled(100)))
+    assert started == []
+    opened.load(drafts([f"m{number}" for number in range(101)]))
+    assert len(started) == 1
+    sound(opened, 201)
+
+
 def test_a_load_ends_with_the_second_process(opened: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     started = in_two_processes(monkeypatch)
 

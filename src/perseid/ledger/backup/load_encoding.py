@@ -278,9 +278,6 @@ class LoadEncoding:
     @property
     def chunk_size(self) -> int:
         """How many drafts to take next: a chunk for the other process, or a few, as it should not wait for this one."""
-        if self._chunks_alone == 0 and self._process is None:
-            self._start_process()
-        self._chunks_alone -= 1
         return self._chunk_size if self._waiting is None else SLICE
 
     def _start_process(self) -> None:
@@ -292,6 +289,9 @@ class LoadEncoding:
     def encode(self, chunk: list[PackedDraft], random: bytes) -> Iterator[EncodedChunk]:
         """Encode the next drafts, and return what is ready and was not returned yet, in order."""
         first, self._next = self._next, self._next + len(chunk)
+        if self._chunks_alone == 0:
+            self._start_process()
+        self._chunks_alone -= 1
         process = self._process
         if process is None:
             encoded, rows = encode_chunk(chunk, first, self._at, random)
