@@ -3,6 +3,7 @@
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from perseid.cli import _benchmark
 from perseid.cli.bench import print_table
 from perseid.schema.benchmark import BenchmarkReport, BenchmarkRow
 from perseid.server.benchmark.processes import children
-from tests.cli.installation import call, examples
+from tests.cli.installation import call, examples, site
 from tests.cli.program import ENVIRON, PERSEID
 
 
@@ -59,6 +60,16 @@ def test_reason_is_shown_if_there_is_no_scratch_installation(tmp_path: Path, mon
     assert done.code == 1
     assert "The measurement failed: the scratch installation was not created; see the messages" in done.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_time_of_a_load_includes_its_second_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import time\nwhile time.process_time() < 0.3: pass"
+
+    def fill(_installation: object, _records: int) -> None:
+        subprocess.run([sys.executable, "-c", program], check=True)
+
+    monkeypatch.setattr(_benchmark, "fill", fill)
+    assert _benchmark._fill(site(tmp_path).directory, 1).cpu_microseconds >= 300_000
 
 
 @pytest.mark.parametrize(
