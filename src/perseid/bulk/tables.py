@@ -66,7 +66,6 @@ class Table:
     rows: Iterator[TableRow]
     """Rows with as many cells as the header has."""
     detected: Detected
-    header_line: int = 1
 
 
 def open_text_table(file: BinaryIO, options: ReadOptions | None = None, name: str = "") -> Table:
@@ -108,7 +107,7 @@ def open_cells(cells: Iterator[TableRow], detected: Detected) -> Table:
             if (longest := max(map(len, header))) > MAX_NAME:
                 message = f"The name of a column has {longest:,} characters; the maximum is {MAX_NAME:,}."
                 raise invalid_file("name-too-long", message, "The first row must have the names of the columns.", line)
-            return Table(header, _fit(cells, len(header)), detected, line)
+            return Table(header, _fit(cells, len(header)), detected)
     raise invalid_file("empty-file", "The file is empty.", "The first row must have the names of the columns.")
 
 

@@ -36,8 +36,6 @@ TLS_MARK: Final = 0x544C5300
 SIGNED_MARK: Final = 0
 """The first word of a stream with signed blocks."""
 
-UNPROTECTED_MARK: Final = -1
-
 MAX_RECORD: Final = 16 << 20
 """Bytes of a block: several times what one message can transport."""
 

@@ -44,7 +44,6 @@ MIN_FREE: Final = 64 << 20
 _ID_BYTES = 8
 _ID = re.compile(r"[0-9a-f]{16}")
 _RECORD = "import.json"
-
 _LOCK = "lock"
 
 

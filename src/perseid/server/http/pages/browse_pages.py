@@ -61,7 +61,6 @@ MAX_TYPED: Final = 2_048
 
 NAMESPACES: Final = "namespaces"
 LEDGER: Final = "ledger"
-SUGGEST: Final = "suggest"
 SITEMAP: Final = "sitemap.xml"
 
 _AGE: Final = (("Cache-Control", f"public, max-age={KEPT_SECONDS}"),)

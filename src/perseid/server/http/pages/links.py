@@ -51,9 +51,6 @@ class TextLink(NamedTuple):
     """Shown after it."""
 
 
-NO_TEXT: Final = TextLink("")
-
-
 def escape_text(text: str) -> str:
     """Escape a text for HTML; most texts need no escape, which is found out faster."""
     return text if _SPECIAL.search(text) is None else escape_html(text)
