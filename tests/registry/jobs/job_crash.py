@@ -31,6 +31,8 @@ from tests.registry.registries import OPERATOR
 
 OLD, NEW = "http://old.example/", "https://new.example/maps/"
 ORDER = Rewrite(f"{OLD}*", f"{NEW}*")
+MORE_STEPS = 2
+"""Steps that a process may do after the one at which it is to die: a busy machine kills it later."""
 Start = Callable[[Registry], JobRun]
 
 
@@ -77,8 +79,10 @@ def work(place: Place, start: Start, dies_after: int | None, chunk: int, chance:
             os.close(reading)
             runner.CHUNK_SIZE = chunk  # type: ignore[misc]
             with place.open() as ledger:
-                for step in changes(start(Registry(ledger, Rules()))):
+                for number, step in enumerate(changes(start(Registry(ledger, Rules()))), 1):
                     os.write(writing, f"{step.done}\n".encode())
+                    if dies_after is not None and number >= dies_after + MORE_STEPS:
+                        signal.pause()
             os._exit(0)
         except BaseException:  # noqa: BLE001 - the parent sees the exit status
             traceback.print_exc()
