@@ -41,7 +41,7 @@ def free_port() -> int:
     """A port of this machine that is free for UDP and TCP, for servers that must know it before they start."""
     while True:
         with socket.socket() as stream, socket.socket(type=socket.SOCK_DGRAM) as datagrams:
-            port = random.choice(CHOSEN_PORTS)
+            port = random.SystemRandom().choice(CHOSEN_PORTS)  # hypothesis seeds the other one
             try:
                 stream.bind(("127.0.0.1", port))
                 datagrams.bind(("127.0.0.1", port))

@@ -18,7 +18,7 @@ from perseid.wire.codes import ResponseCode
 from tests.server.live_servers import ATTEMPTS, PATIENCE, live_installation
 from tests.server.native.native_client import NativeClient, Via
 from tests.server.native.native_servers import PREFIX, STD
-from tests.server.running import DEFAULTS, Serving, serve_command
+from tests.server.running import DEFAULTS, Serving, free_port, serve_command
 
 PASS = """
 import os, sys
@@ -55,8 +55,16 @@ def running(folder: Path, command: list[str], *passed: socket.socket) -> Iterato
         raise
 
 
-def listener() -> socket.socket:
-    return socket.create_server(("127.0.0.1", 0))
+def listener(port: int = 0) -> socket.socket:
+    return socket.create_server(("127.0.0.1", port))
+
+
+@contextmanager
+def native_sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both at one port."""
+    with listener(free_port()) as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
+        udp.bind(tcp.getsockname())
+        yield tcp, udp
 
 
 def port_of(sock: socket.socket) -> int:
@@ -74,8 +82,7 @@ def get(port: int) -> int:
 
 def test_passed_sockets_are_served_and_survive_a_restart(tmp_path: Path) -> None:
     directory = live_installation(tmp_path)
-    with listener() as native, listener() as first, listener() as second, socket.socket(type=socket.SOCK_DGRAM) as udp:
-        udp.bind(("127.0.0.1", port_of(native)))
+    with native_sockets() as (native, udp), listener() as first, listener() as second:
         passed = (first, udp, second, native)
         numbers = ",".join(str(sock.fileno()) for sock in passed)
         command = [sys.executable, "-c", PASS, numbers, *serve_command(directory)]
@@ -105,8 +112,7 @@ def test_server_starts_with_sockets_of_systemd(tmp_path: Path, first: Via) -> No
     assert activate is not None
     names = (*DEFAULTS, "RUNTIME_DIRECTORY", "PATH")
     started = [activate, *(f"--setenv={name}" for name in names), *serve_command(live_installation(tmp_path))]
-    with listener() as secure, listener() as web, listener() as native, socket.socket(type=socket.SOCK_DGRAM) as udp:
-        udp.bind(("127.0.0.1", port_of(native)))
+    with listener() as secure, listener() as web, native_sockets() as (native, udp):
         passed = (secure, web, native, udp)
         command = [sys.executable, "-c", PASS, ",".join(str(sock.fileno()) for sock in passed), *started]
         with running(tmp_path / "one", command, *passed) as server:
