@@ -98,8 +98,9 @@ class Visitor:
         self.page.on("request", lambda request: self.asked.append(request.url))
 
     def close(self) -> None:
-        self.context.new_cdp_session(self.context.new_page()).send("Network.clearBrowserCache")
-        for page in self.context.pages:
+        pages = self.context.pages or [self.context.new_page()]
+        self.context.new_cdp_session(pages[0]).send("Network.clearBrowserCache")
+        for page in pages:
             page.close()
         self.context.clear_cookies()
         self._unused.append(self.context)
