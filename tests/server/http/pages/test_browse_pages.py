@@ -79,6 +79,17 @@ def test_front_page_lists_namespaces_that_everybody_can_list(server: Harness) ->
     assert "A secret plan." not in page.text
 
 
+@pytest.mark.parametrize(
+    ("path", "title", "summary"),
+    [(f"/namespaces/{OPEN}", f"Namespace {OPEN}", f"Reports & {ATTACK}"), ("/", "hdl.example.org", None)],
+)
+def test_links_to_pages_have_a_title_and_a_summary(server: Harness, path: str, title: str, summary: str | None) -> None:
+    elements = page_of(server.get(path)).elements
+    found = {each.get("property") or each.get("name"): each.get("content") for tag, each in elements if tag == "meta"}
+    assert (found["og:title"], found["og:url"]) == (title, f"https://hdl.example.org{path}")
+    assert (found.get("og:description"), found.get("description")) == (summary, summary)
+
+
 def test_no_namespace_is_listed_where_listing_is_disabled(server: Harness) -> None:
     server.registry.rules = replace(server.registry.rules, listing_allowed=False)
     assert OPEN not in page_of(server.get("/")).text

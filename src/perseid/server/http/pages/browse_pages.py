@@ -101,7 +101,7 @@ async def _front_page(request_context: RequestContext) -> Response:
         scripts=(SEARCH_SCRIPT,),
         title=_("{service}: resolve an identifier").format(service=site_name(settings)),
         forms=url_templates(settings),
-        url=settings.public_url,
+        url=f"{settings.public_url}/" if settings.public_url else "",
         api=f"{settings.public_url}/api/handles/{{handle}}",
         namespaces=[_show_namespace(each) for each in listed],
     )
@@ -153,6 +153,8 @@ async def _namespace_page(request_context: RequestContext, prefix: str) -> Respo
         title=_("Namespace {prefix}").format(prefix=name),
         prefix=name,
         purpose=to_visible(found.policy.purpose),
+        summary=to_visible(found.policy.purpose.partition("\n")[0], MAX_NAME),
+        url=absolute_url(namespace_path(prefix), settings) if settings.public_url else "",
         retired=found.policy.retired,
         rules=explain_policy(found.policy),
         count=None if found.count is None else f"{found.count:,}",

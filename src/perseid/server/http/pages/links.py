@@ -35,7 +35,7 @@ _TIME: Final = re.compile(
 )
 _TIME_ELEMENT: Final = r'<time datetime="\g<0>">\g<0></time>'
 _BREAK: Final = re.compile("[./:_-](?=.)")
-_SLASH: Final = re.compile("/(?!/)")
+_SLASH: Final = "/<wbr>"
 _BREAK_ELEMENT: Final = r"\g<0><wbr>"
 _MAIL: Final = re.compile(r"[^\s@<>\"',;:?&#%/\\]{1,64}@[A-Za-z0-9.-]{1,253}")
 
@@ -99,7 +99,8 @@ def to_html(piece: TextLink) -> str:
 
 def break_url(text: str) -> Markup:
     """A URL or handle as HTML; it breaks after slashes, and not in a word."""
-    return Markup(_SLASH.sub(_BREAK_ELEMENT, escape_text(text)))  # noqa: S704 - it is escaped
+    broken = escape_text(text).replace("/", _SLASH).replace(_SLASH * 2, f"/{_SLASH}")  # faster than an expression
+    return Markup(broken)  # noqa: S704 - it is escaped
 
 
 def render_actions(links: Iterable[TextLink]) -> Markup:

@@ -14,7 +14,7 @@ from perseid.records.record import Value
 from perseid.registry.policy.authority import TypeDefinition
 from perseid.server.http.context import HttpSettings
 from perseid.server.http.messages import HeaderList, Response
-from perseid.server.http.resolver.paths import Action, path_to
+from perseid.server.http.resolver.paths import Action, absolute_url, path_to
 
 from .links import TextLink, to_visible
 from .pages import PAGES_SCRIPT, render_page
@@ -55,6 +55,8 @@ def type_page(
         prefix=to_visible(handle.partition("/")[0], MAX_NAME),
         is_copy=is_copy,
         description=to_visible(definition.description),
+        summary=to_visible(definition.description.partition("\n")[0], MAX_NAME),
+        url="" if is_copy or not settings.public_url else absolute_url(path, settings),
         syntax=definition.syntax if isinstance(definition, TypeDefinition) else "",
         pattern=to_visible(definition.pattern or ""),
         schema=to_visible(msgspec.json.format(schema).strip()) if schema else "",
