@@ -74,6 +74,12 @@ def test_a_table_of_ezid_is_read() -> None:
     with pytest.raises(UnknownColumns) as caught:
         read(b"_id,_traget,local.shelf\nark:/99999/x,a,b\n")
     assert caught.value.columns == {"_traget": "_target", "local.shelf": ""}
+    with pytest.raises(UnknownColumns) as caught:
+        read(b"_id,_target,shelf\nark:/99999/x,a,b\n")
+    assert caught.value.columns == {"shelf": ""}
+    with pytest.raises(UnknownColumns) as caught:
+        read(b"_id,shelf\n1,b\n")
+    assert set(caught.value.columns) == {"_id", "shelf"}, "the table of another service"
     (row,) = read(b"_id,local.shelf\nark:/99999/x,b\n", ReadOptions(columns={"local.shelf": "SHELF"}))
     assert values_of(row)[0] == ("SHELF", "b")
     (row,) = read(b"_id,local.shelf\nark:/99999/x,b\n", to_read_options(ImportQuery(map=("local.shelf=21.T1/x=y",))))

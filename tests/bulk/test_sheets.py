@@ -115,6 +115,8 @@ def test_damaged_spreadsheets_are_refused(data: bytes) -> None:
 def test_large_and_old_spreadsheets_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidFile, match="old or encrypted Excel"):
         open_table(io.BytesIO(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"))
+    with pytest.raises(InvalidFile, match="is a PDF"):
+        open_table(io.BytesIO(b"%PDF-1.7\n"))
     with pytest.raises(InvalidFile, match="is compressed"):
         open_table(io.BytesIO((FILES / "semicolon-cp1252.csv.gz").read_bytes()))
     monkeypatch.setattr(sheets, "MAX_SPREADSHEET", 1_000)

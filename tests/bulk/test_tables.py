@@ -98,6 +98,11 @@ def test_latin_1_after_the_sample_is_found() -> None:
         assert open_table(io.BytesIO(data)).detected.encoding == "UTF-8"
 
 
+def test_byte_that_no_text_has_is_named() -> None:
+    with pytest.raises(InvalidFile, match=r"not Windows Latin-1 \(cp1252\): byte 0x81 is invalid\.$"):
+        open_table(io.BytesIO(b"\x81\xfc,b\n"))
+
+
 @pytest.mark.parametrize(
     ("data", "rule"),
     [

@@ -115,6 +115,7 @@ def test_options_that_make_no_sense_are_refused(here: Site, tmp_path: Path) -> N
 
 def test_failed_export_leaves_the_old_file(here: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "out" / "records.jsonl"
+    assert f"perseid: {file}: No such file" in here(f"export 12345 -o {file}").err
     file.parent.mkdir()
     file.write_text("old")
     monkeypatch.setattr(exports, "MAX_RECORDS", 1)

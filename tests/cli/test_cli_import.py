@@ -267,6 +267,12 @@ def test_dates_are_kept_for_server_administrators_only(here: Site) -> None:
     here.ok("import t.jsonl --preserve-dates --yes")
     document = json.loads(here.ok(f"resolve {PREFIX}/old --json").out)
     assert document["values"][0]["timestamp"] == "2001-02-03T04:05:06Z"
+    write("t.csv", ("handle", "URL", "Created"), *[(f"{PREFIX}/{name}", "https://a.example/", "2001") for name in "ab"])
+    done = here.ok("import t.csv --dry-run")
+    assert done.err == "Warning: Ignored, because dates and owners are not preserved: 'Created'\n"
+    done = here.ok("import t.csv --preserve-dates --dry-run")
+    ignored = "Creation dates are ignored, because the policy of the namespace has authority = false"
+    assert done.err == f"Warning: Line 2: {ignored}\n"
 
 
 def test_handles_without_a_prefix_get_the_one_that_is_named(here: Site) -> None:

@@ -82,6 +82,9 @@ EZID_FIELDS: Final[Mapping[str, str]] = {
 }
 """Fields of EZID, folded, and the types of values that they become."""
 
+_EZID_OWN: Final = frozenset([name for name in EZID_FIELDS if name[:1] == "_"])
+"""Fields that only EZID has; other databases have `_id`, too."""
+
 ARKLET_FIELDS: Final[Mapping[str, str]] = {
     _ARK_COLUMN: _ID,
     "naan": _NAAN,
@@ -106,7 +109,8 @@ _STATES: Final = {"public": "published", "reserved": "unpublished", "unavailable
 def detect_profile(header: Iterable[str]) -> Profile | None:
     """The service that exports tables with such columns."""
     names = {name.lower() for name in header}
-    if "_id" in names and names <= {*EZID_FIELDS, *[name for name in names if "." in name or name[:1] == "_"]}:
+    fields = {name for name in names if "." in name or name[:1] == "_"}
+    if "_id" in names and (len(names & _EZID_OWN) > 1 or names <= EZID_FIELDS.keys() | fields):
         return Profile.EZID
     is_arklet = names >= {"naan", "assigned_name"} or (_ARK_COLUMN in names and names <= ARKLET_FIELDS.keys())
     return Profile.ARKLET if is_arklet else None

@@ -305,7 +305,7 @@ class _Parser:
             return Data("vlist", ValueList(_parse_list(data)).to_json())
         if format_ == "FILE":
             if self._read_file is None:
-                raise InvalidData("files are read by the command line only")
+                raise InvalidData("a server reads no files; import it where the installation is, or use UTF8")
             try:
                 content = self._read_file(data)
             except (OSError, ValueError) as error:  # a zero byte in the name is a ValueError

@@ -132,8 +132,11 @@ def open_atomically(path: Path) -> Iterator[BinaryIO]:
             os.fsync(stream.fileno())
         partial.replace(target)
         sync_directory(target.parent)
-    except BaseException:
-        partial.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):
+            partial.unlink()
+        if isinstance(error, OSError) and str(error.filename) == str(partial):
+            error.filename = str(path)  # the name that the user knows
         raise
 
 

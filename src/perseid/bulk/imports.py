@@ -23,6 +23,7 @@ from perseid.schema.imports import ImportQuery, ImportState, RowProblem
 
 from . import rows
 from .batch import Credential, CredentialInFile
+from .columns import CREATED, OWNER, UPDATED
 from .formats import (
     Detected,
     FileReader,
@@ -165,6 +166,8 @@ class FileCheck:
             spooled.update(sha256=sha256, size=size, state=ImportState.CHECKING, detected=msgspec.to_builtins(detected))
             settings = CheckSettings(find_handle_column(detected), detected.format not in _LENIENT)
             check = ImportCheck(registry, spooled, iter(reader), identity, interface, settings)
+            if not spooled.record.options.preserve_dates:
+                check.warnings += _find_unused(detected)
             return cls(check, spooled, resources.pop_all())
 
     def advance(self) -> bool:
@@ -186,6 +189,13 @@ class FileCheck:
         """Close all files."""
         self.check.close()
         self._resources.close()
+
+
+def _find_unused(detected: Detected) -> list[str]:
+    """Return a warning about columns with dates and owners, which only an import that preserves dates uses."""
+    unused = [column.header for column in detected.columns if column.meaning in (CREATED, UPDATED, OWNER)]
+    names = ", ".join(map(repr, unused))
+    return [f"Ignored, because dates and owners are not preserved: {names}"] if unused else []
 
 
 def _describe(invalid: InvalidFile) -> dict[str, Any]:

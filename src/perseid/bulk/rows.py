@@ -114,6 +114,7 @@ _UNSUPPORTED: Final = {
         "The file is an old or encrypted Excel file.",
         "Save it as .xlsx, .ods or CSV, without a password.",
     ),
+    b"%PDF-": ("The file is a PDF.", "Export the table that it shows as CSV, .xlsx or .ods."),
     b"\x1f\x8b": ("The file is compressed.", "Decompress it, for example with gunzip."),
 }
 """What files with these first bytes are, and how to get one that can be read."""

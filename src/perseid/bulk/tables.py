@@ -189,7 +189,10 @@ class _Lines:
         try:
             line = self._file.readline(MAX_ROW)
         except UnicodeError as error:
-            message = f"The file is not {self._label}: {error}."
+            why = str(error)
+            if isinstance(error, UnicodeDecodeError):
+                why = f"byte 0x{error.object[error.start]:02X} is invalid"
+            message = f"The file is not {self._label}: {why}."
             raise invalid_file("invalid-encoding", message, AdviceKind.CHOOSE_ENCODING(), self._number + 1) from None
         if not line:
             raise StopIteration

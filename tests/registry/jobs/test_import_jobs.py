@@ -39,7 +39,7 @@ from perseid.registry.results import Refused, StateConflict
 from perseid.registry.snapshot import MIN_PREFETCHED
 from perseid.schema.imports import ImportRow, ImportState, OnExisting, RowOperation, RowOptions, RowProblem
 from perseid.schema.jobs import JobState, PlannedRecord
-from perseid.schema.records import ValueInput
+from perseid.schema.records import Data, ValueInput
 from tests.ledger.crash import run_module
 from tests.registry.jobs.runs import run_pieces
 from tests.registry.registries import OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
@@ -138,6 +138,22 @@ def test_value_that_the_policy_refuses_is_found_in_any_order(
     values = tuple([ValueInput(type_, texts[type_]) for type_ in order])
     spooled = check(registry, [row(2, name, operation=operation, values=values, columns=order)])
     assert [(each.column, each.value) for each in problems(spooled)] == [("URL", "example.org/chart/4")]
+
+
+def test_operations_that_do_not_fit_the_record_have_a_fix(registry: Registry) -> None:
+    registry.do(Create(handle("12345/x"), (Value.text(1, "URL", "https://example.org/"),)), OPERATOR, "cli")
+    again = (ValueInput("URL", "https://example.org/", 1),)
+    admin = (ValueInput("HS_ADMIN", Data("admin", {"handle": "0.NA/1", "index": 200, "permissions": "2"})),)
+    rows = [
+        row(2, "12345/absent", operation=RowOperation.DELETE, values=()),
+        row(3, "12345/x", operation=RowOperation.REMOVE, values=(), indexes=(5,)),
+        row(4, "12345/x", operation=RowOperation.ADD, values=again),
+        row(5, "12345/y", values=admin, columns=()),
+    ]
+    found = problems(check(registry, rows))
+    assert [each.line for each in found if each.fix] == [2, 3, 4, 5]
+    assert "To replace the value, use MODIFY" in found[2].fix
+    assert found[3].value == '{"handle":"0.NA/1","index":200,"permissions":"2"}'
 
 
 def test_every_invalid_row_is_reported_with_its_cell(registry: Registry) -> None:

@@ -142,11 +142,13 @@ def check_mode(path: Path, forbidden: int) -> None:
 def _check_empty(directory: Path, mark: str) -> None:
     existing = sorted(path.name for path in directory.iterdir() if path.name != _LOST_AND_FOUND)
     if mark in existing:
-        raise UnsuitableDirectory(f"{directory} already contains an installation; choose another directory")
+        raise UnsuitableDirectory(f"directory {directory} already contains an installation; choose another directory")
     if existing:
         names = ", ".join(quote_text(name) for name in existing[:_MAX_LISTED])
         more = ", …" if len(existing) > _MAX_LISTED else ""
-        raise UnsuitableDirectory(f"{directory} is not empty ({names}{more}); choose an empty or new directory")
+        raise UnsuitableDirectory(
+            f"directory {directory} is not empty ({names}{more}); choose an empty or new directory"
+        )
 
 
 def has_several_servers(directory: Path) -> bool:

@@ -73,6 +73,13 @@ MAX_RECENT: Final = 1_000
 MAX_VALUE_SHOWN: Final = 200
 """Characters of a value in a problem: enough to find it in the file."""
 
+_FIXES: Final = {
+    ResponseCode.HANDLE_NOT_FOUND: "Correct the handle, or create its record in an operation before this one.",
+    ResponseCode.VALUES_NOT_FOUND: "Use the index of a value that the record has.",
+    ResponseCode.VALUE_ALREADY_EXISTS: "Use an index that no value has. To replace the value, use MODIFY.",
+}
+"""How to fix operations of batch files that do not fit the record; at every interface."""
+
 _VALUE_CODES: Final = frozenset({ResponseCode.INVALID_VALUE, ResponseCode.VALUE_ALREADY_EXISTS})
 _HASH_BYTES: Final = 8
 _OFFSET: Final = Struct("=Q")
@@ -204,6 +211,7 @@ class ImportCheck:
         self.checked = self.valid = self.invalid = self.changed = 0
         self.outcomes: Counter[RowOutcome] = Counter()
         self.warnings: list[str] = []
+        self._warned: set[str] = set()
         self.sample: list[str] = []
         self.mints = False
         self._size = self._position = 0  # of the file of valid rows, and of its last row
@@ -347,8 +355,10 @@ class ImportCheck:
         self._problems.write(msgspec.json.encode(problem) + b"\n")
 
     def _take_warnings(self, context: Context, row: ImportRow) -> None:
-        for text in context.warnings[: MAX_WARNINGS - len(self.warnings)]:
-            self.warnings.append(f"Line {row.line}: {text}")
+        for text in context.warnings:
+            if len(self.warnings) < MAX_WARNINGS and text not in self._warned:
+                self._warned.add(text)
+                self.warnings.append(f"Line {row.line}: {text}")
         context.warnings.clear()
 
     def _note_change(self, context: Context, draft: Draft) -> None:
@@ -399,13 +409,13 @@ class ImportCheck:
 
     def _to_problem(self, context: Context, row: ImportRow, error: Refused | InvalidName) -> RowProblem:
         if isinstance(error, InvalidName):
-            message, rule, advice = str(error), error.rule, None
+            message, rule, advice, fix = str(error), error.rule, None, ""
             column, value = self._handle_column, row.handle
         else:
             message, rule = error.reason, error.rule or error.problem_type or slug_of_code(error.code)
-            advice = error.advice
+            advice, fix = error.advice, "" if row.operation is RowOperation.CREATE else _FIXES.get(error.code, "")
             column, value = self._find_cell(context, row, error)
-        return advise_row(RowProblem(row.line, column, _shorten(value), rule, to_sentence(message)), advice)
+        return advise_row(RowProblem(row.line, column, _shorten(value), rule, to_sentence(message), fix), advice)
 
     def _find_cell(self, context: Context, row: ImportRow, refused: Refused) -> tuple[str, str]:
         """Find the value that was refused: without it, there is another result."""
@@ -444,8 +454,13 @@ def _mint_key(row: ImportRow | RowProblem) -> tuple[str, str] | None:
 def _cells(row: ImportRow) -> list[tuple[str, str]]:
     """Return the column and the text of each value."""
     columns = row.columns or tuple([value.type for value in row.values])
-    texts = [value.data if isinstance(value.data, str) else str(value.data.value) for value in row.values]
-    return [*zip(columns, texts, strict=False)]
+    return [*zip(columns, [_to_text(value.data) for value in row.values], strict=False)]
+
+
+def _to_text(data: str | Data) -> str:
+    """Return data as the file has it, approximately."""
+    value = data if isinstance(data, str) else data.value
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _to_planned(old: Value | None, new: Value | None) -> PlannedChange:

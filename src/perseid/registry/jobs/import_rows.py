@@ -154,7 +154,7 @@ def _create(context: Context, row: ImportRow, options: RowOptions) -> RowPlan:
         return _reserve(context, handle, values, options)
     policy = context.snapshot.policy(handle.prefix)
     if options.preserve_dates:
-        values = _add_origin(policy, row, values)
+        values = _add_origin(context, policy, row, values)
     if state is State.TOMBSTONE:
         _require_reason(policy, handle, values)
     is_published, is_tombstone = state is not State.UNPUBLISHED, state is State.TOMBSTONE
@@ -211,11 +211,15 @@ def _reserve(context: Context, handle: Handle, values: tuple[PartialValue, ...],
     return RowPlan(RowOutcome.CREATED, (draft,))
 
 
-def _add_origin(policy: Policy, row: ImportRow, values: tuple[PartialValue, ...]) -> tuple[PartialValue, ...]:
+def _add_origin(
+    context: Context, policy: Policy, row: ImportRow, values: tuple[PartialValue, ...]
+) -> tuple[PartialValue, ...]:
     """Add what columns of their own say about a record: when it was created, and who owns it."""
     types = {fold(value.type) for value in values}
     if row.created and policy.authority and fold(policy.creation_date_type) not in types:
         values = (*values, PartialValue(policy.creation_date_type, row.created.encode()))
+    elif row.created and not policy.authority:
+        context.warn("Creation dates are ignored, because the policy of the namespace has authority = false")
     if row.owner and not any(has_type(value.type, HS_ADMIN) for value in values):
         try:
             owner = Admin(ref_from_text(row.owner))
