@@ -111,6 +111,8 @@ class UrlProblem(NamedTuple):
     """Whether it is an absolute URL with another scheme."""
     is_malformed: bool = False
     """Whether it is invalid whatever the schemes are."""
+    has_blank: bool = False
+    """Whether it has a blank or a control character."""
 
 
 def find_url_problem(data: bytes, schemes: Collection[str] = URL_SCHEMES) -> UrlProblem | None:
@@ -120,7 +122,7 @@ def find_url_problem(data: bytes, schemes: Collection[str] = URL_SCHEMES) -> Url
     except UnicodeDecodeError:
         return UrlProblem("is not UTF-8", is_malformed=True)
     if _BLANK.search(text):
-        return UrlProblem("contains a blank or a control character", is_malformed=True)
+        return UrlProblem("contains a blank or a control character", is_malformed=True, has_blank=True)
     match = _ABSOLUTE_URL.fullmatch(text)
     if match is None:
         return UrlProblem("is not an absolute URL")

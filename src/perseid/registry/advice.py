@@ -129,6 +129,7 @@ class AdviceKind(Enum):
     CORRECT_DATE = "Correct the date, or the clock of the server"
     CREATE_PARTY = "Create and publish that record first, or name a handle that resolves"
     CREATE_RECORD = "Create its record first, with its values"
+    ENCODE_BLANK = "Remove it, or write a blank that belongs to the URL as %20"
     FIX_VALUE = "Fix the value; nothing was changed"
     KEEP_ADMINISTRATOR = "Keep at least one HS_ADMIN value"
     KEEP_ONE_VALUE = "Keep one of them"

@@ -337,6 +337,7 @@ def test_profile_refuses_what_is_not_a_url(profile: str, type_: str) -> None:
     malformed = only(policy.check_values([Value.text(1, type_, "https://example.org/a b")]))
     clause = f"value 1 of type '{type_}', 'https://example.org/a b', contains a blank or a control character"
     assert malformed.reason == clause, "whatever it says"
+    assert malformed.advice == AdviceKind.ENCODE_BLANK()
     relative = only(policy.check_values([Value.text(1, type_, "notaurl"), right]))
     assert relative.advice == AdviceKind.USE_ABSOLUTE_URL()
     assert policy.check_values([wrong], known=[replace(wrong, index=7)]) == [], (

@@ -579,6 +579,8 @@ def find_url_problems(
 
 def advise_url(problem: UrlProblem) -> Advice:
     """What to do about it."""
+    if problem.has_blank:
+        return AdviceKind.ENCODE_BLANK()
     return AdviceKind.USE_OTHER_SCHEME() if problem.is_scheme else AdviceKind.USE_ABSOLUTE_URL()
 
 
