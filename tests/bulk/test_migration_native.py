@@ -237,6 +237,22 @@ def test_a_batch_file_is_copied_and_other_operations_are_reported(target: Site, 
     refused(target(f"migrate {tmp_path / 'nothing.json'}"), "Use HOST:PORT", code=1)
 
 
+def test_prefixes_that_are_not_hosted_here_are_named(target: Site, tmp_path: Path) -> None:
+    path = tmp_path / "old.batch"
+    created = "".join([f"CREATE {name}\n1 URL 86400 1110 UTF8 https://example.org/\n\n" for name in ("77/x", "78/x")])
+    path.write_text(f"HOME 192.0.2.1:2641:TCP\n0.NA/77\n\n{created}")
+    for option in ("--dry-run", ""):
+        done = target.ok(f"migrate {path} {option}")
+        assert "not hosted here  78\n" in done.out
+        assert "perseid namespace add 78 --profile free\n" in done.err
+    done = target(f"migrate compare {path} --json")
+    assert (done.code, done.json["missing"], done.json["prefixes_not_hosted"]) == (4, 0, ["78"])
+    summary = target.ok(f"migrate {path} --prefix 78 --json").json
+    assert (summary["prefixes"], summary["prefixes_not_hosted"]) == (["0.NA/78"], [])
+    target.ok(f"migrate compare {path}")
+    target.ok("resolve 78/X")
+
+
 @pytest.mark.parametrize("size", [1, 500], ids=["several steps", "one step"])
 def test_of_names_that_are_one_handle_here_always_the_same_is_kept(
     target: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int

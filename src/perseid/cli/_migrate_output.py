@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import IO, Any, Final
 
 from perseid.bulk.migration.copying import CopyResult
@@ -73,16 +74,21 @@ def print_summary(label: str, result: CopyResult, json: bool) -> None:
         counts.conflicts,
         counts.rejected,
     )
-    summary = MigrationSummary(label, *numbers, [_utf8(each) for each in result.prefixes], result.job or None)
+    new, not_hosted = [[_utf8(each) for each in names] for names in (result.prefixes, result.not_hosted)]
+    summary = MigrationSummary(label, *numbers, new, result.job or None, not_hosted)
     if json:
         print_json(summary)
         return
     names = ("created", "updated", "deleted", "unchanged", "conflicts", "rejected")
     fields: dict[str, object] = {"source": printable(label)}
     fields |= {name: f"{number:,}" for name, number in zip(names, numbers, strict=True)}
-    fields["new prefixes"] = ", ".join(map(printable, result.prefixes)) or None
+    fields["new prefixes"] = ", ".join(map(printable, new)) or None
+    fields["not hosted here"] = ", ".join(map(printable, not_hosted)) or None
     fields["job"] = (result.job or None) if result.counts.has_changes else None
     print_fields(fields)
+    if not_hosted:
+        print_message("The records of prefixes that are not hosted here do not resolve")
+        print_message(f"To host one: perseid namespace add {quote(printable(not_hosted[0]))} --profile free")
 
 
 def show_difference(found: Comparison, *, file: IO[str] | None, json: bool) -> None:

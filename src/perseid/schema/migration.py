@@ -19,6 +19,10 @@ class MigrationSummary(ResponseBody, frozen=True, omit_defaults=False):
     rejected: Annotated[int, Doc("Number of records that cannot be stored.")]
     prefixes: Annotated[list[str], Doc("Prefixes that are hosted here since.")]
     job: Annotated[str | None, Doc("The job, if anything was changed.")]
+    prefixes_not_hosted: Annotated[
+        list[str],
+        Doc("Prefixes of copied records that are not hosted here, if the source does not list its prefixes."),
+    ]
 
 
 class MigrationIssue(ResponseBody, frozen=True, omit_defaults=False):

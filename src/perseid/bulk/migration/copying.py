@@ -45,6 +45,9 @@ MIN_DELETED: Final = 100
 SORT_MEMORY: Final = 16 << 20
 """Bytes of keys in memory."""
 
+MAX_PREFIXES_CHECKED: Final = 1_000
+"""Prefixes of records of which somebody is told whether they are hosted here; they are in memory."""
+
 _DIGEST_BYTES: Final = 8
 
 
@@ -83,6 +86,8 @@ class CopyResult:
     counts: MigrationCounts = field(default_factory=MigrationCounts)
     prefixes: list[str] = field(default_factory=list)
     """The prefixes that are new here."""
+    not_hosted: list[str] = field(default_factory=list)
+    """Prefixes of copied records that are not hosted here, if the source does not list its prefixes."""
     job: str = ""
     """Empty if nothing was changed."""
 
@@ -94,6 +99,33 @@ Progress = Callable[[int], None]
 def bare_prefix(name: str) -> str:
     """The prefix of an entry of the table of hosted prefixes."""
     return name.rpartition("/")[2] if fold(name).startswith(f"{PREFIX_OF_PREFIXES}/") else name
+
+
+class RecordPrefixes:
+    """The prefixes of the records of a source that does not list those which it hosts."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._names: dict[str, str] = {}
+
+    def add(self, items: Iterable[SourceItem]) -> None:
+        """Note the prefixes of some records."""
+        if self._source.lists_prefixes:
+            return
+        for item in items:
+            prefix, slash, _ = item.handle.partition("/")
+            if slash and isinstance(item, SourceRecord) and len(self._names) < MAX_PREFIXES_CHECKED:
+                self._names.setdefault(fold(prefix), prefix)
+
+    def find_not_hosted(self, registry: Registry, new: Iterable[str] = ()) -> list[str]:
+        """Return those that are not hosted here. `new` are names of prefixes that will be."""
+        hosted = {PREFIX_OF_PREFIXES, *[fold(bare_prefix(name)) for name in new]}
+        with registry.snapshot() as snapshot:
+            return [
+                prefix
+                for folded, prefix in self._names.items()
+                if folded not in hosted and not snapshot.hosts_prefix(prefix)
+            ]
 
 
 class SourceKeys(AbstractContextManager["SourceKeys"]):
@@ -203,10 +235,11 @@ class Copy:
 
         A repeated run continues the job of one that was interrupted.
         """
-        hosted = self.host_prefixes()
+        hosted, found = self.host_prefixes(), RecordPrefixes(self._source)
         with SourceKeys(self._folder) as keys:
             for batch in self._batches():
                 records = self._take(batch)
+                found.add(records)
                 # Always the first name is kept: otherwise each pass would store all of them in turn.
                 later = keys.add(self._registry, batch)
                 self._store(tuple([record for record in records if record.handle not in later]) if later else records)
@@ -214,6 +247,7 @@ class Copy:
                 self.note(problem)
             if self._source.is_complete:
                 self._delete_missing(keys, self._options.prefixes or tuple(map(bare_prefix, hosted)))
+        self.result.not_hosted = found.find_not_hosted(self._registry, self.result.prefixes)
         self.end()
         return self.result
 
@@ -313,7 +347,7 @@ class CompareResult:
     extra: int = 0
     different: int = 0
     prefixes: list[str] = field(default_factory=list)
-    """Prefixes of the source that are not hosted here."""
+    """Prefixes of the source, or of its records if it does not list them, that are not hosted here."""
 
     @property
     def has_differences(self) -> bool:
@@ -333,9 +367,11 @@ def compare(
     hosted = [name for name in source.prefixes() if options.selects_prefix(name)]
     with registry.snapshot() as snapshot:
         result.prefixes = [name for name in hosted if not snapshot.is_homed(name)]
+    found = RecordPrefixes(source)
     with SourceKeys(folder) as keys:
         for batch in _split(item for item in source.records() if options.selects(item.handle)):
             keys.add(registry, batch)
+            found.add(batch)
             for difference in _compare_batch(registry, batch):
                 is_missing = difference.here is None and not difference.reason
                 result.missing += is_missing
@@ -350,6 +386,7 @@ def compare(
             for entry in keys.without(LocalRecords(registry, prefixes or [bare_prefix(name) for name in hosted])):
                 result.extra += 1
                 report(Comparison(entry.handle, None, entry.record()))
+    result.prefixes += found.find_not_hosted(registry, result.prefixes)
     return result
 
 

@@ -66,6 +66,11 @@ class FileSource:
         """Whether the file has all records of the server, and all that were read so far could be."""
         return self._detect() in _COMPLETE and not self._has_problems
 
+    @property
+    def lists_prefixes(self) -> bool:
+        """Whether the file has the prefixes of the server; a batch file has those that somebody wrote into it."""
+        return self._detect() in _COMPLETE
+
     def prefixes(self) -> list[str]:
         """Find the hosted prefixes in the file, or in the file beside it."""
         given = [f"{PREFIX_OF_PREFIXES}/{prefix}" for prefix in self._given]
@@ -77,7 +82,8 @@ class FileSource:
         with self._open(path) as reader:
             rows = (row for row in reader if isinstance(row, ImportRow))
             homed = (row.handle for row in rows if row.operation is RowOperation.HOME)
-            return collect_prefixes(self.label, homed) or given
+            found = collect_prefixes(self.label, homed)
+        return found or given if self.lists_prefixes else [*dict.fromkeys([*found, *given])]
 
     def records(self) -> Iterator[SourceItem]:
         """Yield the records of the file."""

@@ -72,6 +72,8 @@ class MirrorState(msgspec.Struct, frozen=True):
 class MirrorSource:
     """A server that is read as a mirror does."""
 
+    lists_prefixes = True
+
     def __init__(
         self,
         client: ReplicationClient,

@@ -30,6 +30,8 @@ _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 class NativeSource:
     """A running server."""
 
+    lists_prefixes = True
+
     def __init__(self, client: NativeClient, prefixes: tuple[str, ...], folder: Path) -> None:
         """Only `prefixes` are listed, if there are any: listing all requires a server administrator.
 

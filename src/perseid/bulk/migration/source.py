@@ -56,6 +56,10 @@ class Source(Protocol):
     def is_complete(self) -> bool:
         """Whether `records` yields every record of the prefixes, so that others were deleted there."""
 
+    @property
+    def lists_prefixes(self) -> bool:
+        """Whether `prefixes` are all that the server hosts, and not only those that somebody named."""
+
     def prefixes(self) -> list[str]:
         """Return the prefixes that the server hosts, as it stores them. Raises `SourceError`."""
 

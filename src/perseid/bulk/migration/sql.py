@@ -126,7 +126,7 @@ class DatabaseUrl:
 class SqlSource:
     """The database of a Handle server."""
 
-    is_complete = True
+    is_complete = lists_prefixes = True
 
     def __init__(self, url: DatabaseUrl, password: str = "", clock: Callable[[], float] = time.time) -> None:
         self._url, self._clock = url, clock
