@@ -316,7 +316,7 @@ class MintPlan:
     """The prefix, a slash, and the fixed beginning of the suffix."""
     scheme: Scheme
     sample: Handle = field(init=False)
-    """A handle of the same form, which nobody gets."""
+    """A handle of the same form. Nobody gets it, unless it is minted before the commit."""
     leases: bool = field(default=False, init=False)
     """Whether the scheme has leased numbers, as far as is known."""
     _early_source: Source = field(init=False)
@@ -353,10 +353,12 @@ class MintPlan:
         new: dict[bytes, Handle] = {}
         tried = 0
         partition = snapshot.rules.partition
+        # The sample has no number, so it can be the first.
+        known = [self.sample] if is_early and not self.leases else []
         while len(new) < count and tried < limit:
             missing = min(count - len(new), limit - tried)
             tried += missing
-            candidates = self._candidates(source, missing)
+            candidates, known = [*known, *self._candidates(source, missing - len(known))], []
             if partition is not None:
                 candidates = [handle for handle in candidates if partition.find_other(handle) is None]
             records = [self.stored(handle) for handle in candidates]
