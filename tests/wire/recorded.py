@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from perseid.wire import message as envelope_module
-from perseid.wire.framing import Frame, FrameReader
+from perseid.wire.framing import MEDIA_TYPE, Frame, FrameReader
 from perseid.wire.message import Envelope
 
 FOLDER: Final = Path(__file__).parent.parent / "vectors"
@@ -147,3 +147,8 @@ def _description(message: dict[str, Any]) -> MessageDescription:
     fields = tuple(Field(field["off"], field["len"], field["field"], field["value"]) for field in message["fields"])
     decrypted = message.get("decrypted_hex")
     return MessageDescription(fields, None if decrypted is None else bytes.fromhex(decrypted), message.get("undecoded"))
+
+
+def native_headers(length: int) -> list[tuple[str, str]]:
+    """Headers of the response to a native message over HTTP."""
+    return [("Content-Type", MEDIA_TYPE), ("Content-Length", str(length))]

@@ -22,7 +22,6 @@ from perseid.wire.framing import (
     FrameReader,
     HttpResponseReader,
     http_request,
-    http_response_headers,
     is_native,
     unwrap_http_body,
 )
@@ -40,7 +39,7 @@ from perseid.wire.responses import (
 from perseid.wire.server import ChallengeProof, Reply, Request, Server, ServerSettings
 from perseid.wire.sessions import Identity, Session, SessionTable
 from tests.wire.key_material import DSA_KEY, RSA_KEY, SERVER_KEY
-from tests.wire.recorded import fed
+from tests.wire.recorded import fed, native_headers
 
 NOW: Final = 1_794_724_100.0
 HANDLE: Final = b"1/record"
@@ -236,7 +235,7 @@ class Http:
             body += event.data
         (request,) = fed(FrameReader(), unwrap_http_body(b"\n" + body))
         answer = host.receive(request, now, private_transport=self.private).to_stream()
-        response = h11.Response(status_code=200, headers=http_response_headers(len(answer)))
+        response = h11.Response(status_code=200, headers=native_headers(len(answer)))
         pieces = [connection.send(event) for event in (response, h11.Data(data=answer), h11.EndOfMessage())]
         reader, frames = HttpResponseReader(), []
         for byte in b"".join(piece or b"" for piece in pieces):

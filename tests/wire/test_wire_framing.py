@@ -12,12 +12,11 @@ from perseid.wire.framing import (
     FrameReader,
     HttpResponseReader,
     http_request,
-    http_response_headers,
     is_native,
     unwrap_http_body,
 )
 from perseid.wire.message import MAX_MESSAGE, Envelope, Header, Message
-from tests.wire.recorded import fed, frames_of, load
+from tests.wire.recorded import fed, frames_of, load, native_headers
 from tests.wire.strategies import EXAMPLES
 
 
@@ -201,7 +200,7 @@ def test_http_answer_is_read_in_every_form_piece_size_and_status(form: str, stat
     if form == "closed":
         answer = closed_answer(body, status)
     else:
-        headers = http_response_headers(len(body)) if form == "length" else CHUNKED
+        headers = native_headers(len(body)) if form == "length" else CHUNKED
         answer = http_answer(body, *headers, status=status)
     for start in range(0, len(answer), size):
         assert not reader.is_finished
@@ -212,13 +211,9 @@ def test_http_answer_is_read_in_every_form_piece_size_and_status(form: str, stat
     assert reader.is_finished
 
 
-def test_our_http_answers_have_a_length_and_are_never_chunked() -> None:
-    assert http_response_headers(5) == [("Content-Type", MEDIA_TYPE), ("Content-Length", "5")]
-
-
 def test_interim_response_is_skipped() -> None:
     body = bytes_of(frame(b"message"))
-    answer = b"HTTP/1.1 100 Continue\r\n\r\n" + http_answer(body, *http_response_headers(len(body)))
+    answer = b"HTTP/1.1 100 Continue\r\n\r\n" + http_answer(body, *native_headers(len(body)))
     assert HttpResponseReader().feed(answer) == [frame(b"message")]
 
 
@@ -240,7 +235,7 @@ def test_invalid_http_is_refused(answer: bytes) -> None:
 
 def test_truncated_answer_is_refused() -> None:
     reader = HttpResponseReader()
-    answer = http_answer(bytes_of(frame(b"message")), *http_response_headers(27))
+    answer = http_answer(bytes_of(frame(b"message")), *native_headers(27))
     assert reader.feed(answer[:-3]) == []
     with pytest.raises(RemoteProtocolError, match="the response is not valid HTTP"):
         reader.feed(b"")
@@ -249,7 +244,7 @@ def test_truncated_answer_is_refused() -> None:
 def test_invalid_message_in_an_answer_is_refused() -> None:
     body = Envelope(length=-1).to_bytes()
     with pytest.raises(RemoteProtocolError, match="the message has -1 bytes"):
-        HttpResponseReader().feed(http_answer(body, *http_response_headers(len(body))))
+        HttpResponseReader().feed(http_answer(body, *native_headers(len(body))))
 
 
 @EXAMPLES
@@ -279,7 +274,7 @@ def test_recorded_vector_passes_through_http_both_ways(name: str) -> None:
     data = server.next_event()
     assert isinstance(data, h11.Data)
     assert fed(FrameReader(), unwrap_http_body(bytes(data.data))) == frames_of(vector.request, "tcp")
-    answer = http_answer(response, *http_response_headers(len(response)))
+    answer = http_answer(response, *native_headers(len(response)))
     assert HttpResponseReader().feed(answer) == frames_of(vector.response, "tcp")
 
 

@@ -109,11 +109,6 @@ def http_request(message: bytes, handle: bytes, host: str, path: str = "") -> by
     return _join(connection.send(request), connection.send(h11.Data(data=message)), connection.send(h11.EndOfMessage()))
 
 
-def http_response_headers(length: int) -> list[tuple[str, str]]:
-    """Headers of the response to a native message; deployed clients do not support chunked encoding."""
-    return [("Content-Type", MEDIA_TYPE), ("Content-Length", str(length))]
-
-
 class HttpResponseReader:
     """Parses the response to `http_request`, chunked or not, into messages."""
 

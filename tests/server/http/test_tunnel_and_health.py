@@ -1,5 +1,6 @@
 """Native messages in HTTP requests, health checks, and HTTP settings."""
 
+import asyncio
 import json
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from perseid.ledger.errors import ClockError, LedgerError, ReadOnlyMode, Storage
 from perseid.registry.installation.settings import Config
 from perseid.server.http.compat import api
 from perseid.server.http.context import HttpSettings
+from perseid.server.http.messages import Request
 from perseid.wire.client import Client
 from perseid.wire.codes import CURRENT_VERSION, OpCode, ResponseCode
 from perseid.wire.framing import MEDIA_TYPE
@@ -51,6 +53,13 @@ def test_message_gets_message(shared: Harness) -> None:
         assert code_in(answer.body) is ResponseCode.SUCCESS
         assert b"https://example.org/1" in answer.body
     assert shared.post("/api/handles", REQUEST, headers=BOTH).status != 200
+
+
+def test_response_has_a_length(shared: Harness) -> None:
+    """Deployed clients do not support chunked encoding."""
+    request = Request("POST", b"/", [(name.lower(), value) for name, value in BOTH.items()], REQUEST)
+    response = asyncio.run(shared.service.handle(request))
+    assert (header_of(response, "Content-Type"), response.stream) == (MEDIA_TYPE, None)
 
 
 @pytest.mark.parametrize(

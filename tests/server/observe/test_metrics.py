@@ -21,7 +21,6 @@ from perseid.server.observe.metrics import (
     WorkerCounters,
     create_registry,
     encode_samples,
-    format_table,
     get_ledger_state,
     keep_counters,
     read_worker,
@@ -213,6 +212,15 @@ def test_names_follow_the_prometheus_conventions() -> None:
         assert name.endswith("_total") == (family.kind == "counter")
         assert name.endswith("_seconds") or family.kind != HISTOGRAM
         assert not {"le", "instance", "job"} & set(family.labels)
+
+
+def format_table() -> str:
+    """The guide's table: one row for each metric."""
+    rows = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
+    for name, family in FAMILIES.items():
+        labels = ", ".join(f"`{label}`" for label in family.labels) or "–"
+        rows.append(f"| `{name}` | {family.kind} | {labels} | {family.about} |")
+    return "\n".join(rows) + "\n"
 
 
 def test_guide_documents_every_metric() -> None:

@@ -525,15 +525,6 @@ def create_registry(sources: MetricSources) -> CollectorRegistry:
     return registry
 
 
-def format_table() -> str:
-    """Return the manual's table: one row for each metric."""
-    rows = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
-    for name, family in FAMILIES.items():
-        labels = ", ".join(f"`{label}`" for label in family.labels) or "–"
-        rows.append(f"| `{name}` | {family.kind} | {labels} | {family.about} |")
-    return "\n".join(rows) + "\n"
-
-
 def _sample(number: float) -> list[tuple[tuple[str, ...], list[float]]]:
     return [((), [number])]
 
