@@ -6,14 +6,16 @@ import io
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from msgspec.structs import replace
 
 import perseid
 from perseid.client.errors import ProtocolError, Refused, Unreachable
 from perseid.records.encoding import to_base64
-from perseid.schema.imports import ImportQuery
+from perseid.schema.imports import ImportQuery, ImportResponse, ImportState
 from perseid.schema.jobs import JobState
 from perseid.schema.queries import Selectors
 from perseid.schema.records import ValueInput
@@ -111,6 +113,31 @@ def test_server_that_does_not_run_is_unreachable(monkeypatch: pytest.MonkeyPatch
         pytest.raises(Unreachable, match=r"127\.0\.0\.1:9"),
     ):
         client.resolve("12345/n0")
+
+
+def test_interrupted_check_of_the_asynchronous_client_leaves_no_file(
+    server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def interrupt(rows: int) -> None:
+        seen.append(rows)
+        raise KeyError
+
+    async def use() -> None:
+        options = {"identity": ADMINISTRATOR, "secret": SECRET}
+        async with perseid.connect_async(url(server, "http"), **options) as client:  # type: ignore[arg-type]
+            create, before = client.create_import, len((await client.pending_imports()).imports)
+
+            async def create_slowly(file: BinaryIO, query: ImportQuery) -> ImportResponse:
+                return replace(await create(file, query), state=ImportState.CHECKING)
+
+            monkeypatch.setattr(client, "create_import", create_slowly)
+            with pytest.raises(KeyError):
+                await client.check_import(io.BytesIO(b"handle,URL\n12345/i,nowhere\n"), ImportQuery(), interrupt)
+            assert (len(seen), len((await client.pending_imports()).imports)) == (1, before)
+
+    asyncio.run(use())
 
 
 def test_file_is_imported_with_the_asynchronous_client(server: Serving, tmp_path: Path) -> None:

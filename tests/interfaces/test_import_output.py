@@ -89,6 +89,22 @@ def test_advice_about_files_is_that_of_each_interface(tmp_path: Path, monkeypatc
             assert "use --prefix PREFIX" in run("import bad.csv --yes").shown
 
 
+def test_interrupted_check_leaves_no_file_at_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perseid.server.http.v1.routes.imports.FIRST_SECONDS", 0)
+    seen: list[int] = []
+
+    def interrupt(rows: int) -> None:
+        seen.append(rows)
+        raise KeyboardInterrupt
+
+    with both_interfaces() as both:
+        both.server.registry.spool = tmp_path / "spool"
+        with Client(make_options(URL, {"identity": ADMINISTRATOR, "secret": SECRET}), InProcess(both.server)) as client:
+            with pytest.raises(KeyboardInterrupt):
+                client.check_import(io.BytesIO(GOOD.encode()), ImportQuery(name="t.csv"), interrupt)
+            assert (len(seen), client.pending_imports().imports) == (1, [])
+
+
 def test_client_imports_a_file(tmp_path: Path) -> None:
     path = tmp_path / "good.csv"
     path.write_text(GOOD, encoding="utf-8")

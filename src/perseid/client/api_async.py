@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from http.client import BadStatusLine
 from typing import BinaryIO, Final, Protocol, Self, TypeVar, Unpack, cast
@@ -43,7 +43,7 @@ from .api_exchange import (
 )
 from .api_http import Connections, Proxy, describe_failure
 from .api_imports import Source
-from .errors import Unreachable
+from .errors import ClientError, Unreachable
 
 R = TypeVar("R")
 Page = TypeVar("Page", bound=msgspec.Struct)
@@ -201,11 +201,16 @@ class AsyncClient(AsyncOperations):
     ) -> ImportResponse:
         """Upload a file and wait until it is checked; `progress` is called with the rows checked so far."""
         found = await self.create_import(file, query)
-        while found.state is ImportState.CHECKING:
-            if progress is not None:
-                progress(found.checked)
-            await asyncio.sleep(api_imports.POLL_SECONDS)
-            found = await self.show_import(found.id)
+        try:
+            while found.state is ImportState.CHECKING:
+                if progress is not None:
+                    progress(found.checked)
+                await asyncio.sleep(api_imports.POLL_SECONDS)
+                found = await self.show_import(found.id)
+        except BaseException:  # as `api_imports.check`
+            with suppress(ClientError):
+                await self.discard_import(found.id)
+            raise
         return found
 
     async def import_file(

@@ -5,7 +5,7 @@ A file is sent in one request while it is read. Nothing is changed by it, so an 
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias
 
@@ -28,7 +28,7 @@ from perseid.schema.jobs import JobResponse, PlannedRecord
 from .advice import render_kind
 from .api_exchange import Repeat, Upload
 from .api_operations import Input, make_input, operation, pages
-from .errors import NotFound, Refused
+from .errors import ClientError, NotFound, Refused
 
 if TYPE_CHECKING:
     from .api import Client
@@ -100,13 +100,18 @@ class ImportOperations:
 
 
 def check(client: "Client", file: BinaryIO, query: ImportQuery, progress: Progress | None) -> ImportResponse:
-    """Upload a file and wait until it is checked."""
+    """Upload a file and wait until it is checked; if that is interrupted, delete it: nobody knows its id."""
     found = client.create_import(file, query)
-    while found.state is ImportState.CHECKING:
-        if progress is not None:
-            progress(found.checked)
-        time.sleep(POLL_SECONDS)
-        found = client.show_import(found.id)
+    try:
+        while found.state is ImportState.CHECKING:
+            if progress is not None:
+                progress(found.checked)
+            time.sleep(POLL_SECONDS)
+            found = client.show_import(found.id)
+    except BaseException:
+        with suppress(ClientError):
+            client.discard_import(found.id)
+        raise
     return found
 
 
