@@ -32,7 +32,9 @@ from perseid.registry.commands.minting import RetryLater
 from perseid.registry.commands.records import Create, Modify
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
-from perseid.server.native.decisions import MAX_TEXT, Busy, make_failure
+from perseid.server.limits.budgets import BURST_LINES, RateLimitedLogger
+from perseid.server.native import decisions
+from perseid.server.native.decisions import MAX_TEXT, Busy, known_failure, make_failure
 from perseid.server.native.server import MAX_INLINE_BYTES, NativeServer
 from perseid.server.native.work import NativeResponse, RunWork, Work, WorkKind
 from perseid.server.state.state import StateFull
@@ -478,3 +480,18 @@ def test_wrong_clock_stops_changes_but_not_resolution() -> None:
         assert text_of(answer) == "The clock of the server is wrong; nothing was changed"
         assert visitor.ask(visitor.request(OpCode.RESOLUTION, Resolve(STD.encode()))).code is ResponseCode.SUCCESS
         assert isinstance(registry.rules, Rules)
+
+
+def test_a_database_that_is_away_does_not_fill_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(decisions, "_failure_log", RateLimitedLogger())
+    monkeypatch.setattr("perseid.server.native.decisions.time.monotonic", lambda: now)
+    for _ in range(BURST_LINES + 10):
+        assert known_failure(StoreUnavailable("the database connection was lost; retry")) is not None
+    assert [record.getMessage() for record in caplog.records] == ["request failed: StoreUnavailable"] * BURST_LINES
+    now = 1.0
+    known_failure(StoreUnavailable("the database connection was lost; retry"))
+    assert caplog.records[-1].getMessage() == "request failed: StoreUnavailable (10 similar messages omitted)"
+    assert caplog.records[-1].levelno == logging.WARNING

@@ -459,9 +459,23 @@ class RateLimitedLogger:
 
     def info(self, logger: logging.Logger, now: float, message: str, extra: Mapping[str, object] | None = None) -> None:
         """Log a message, or omit it; `extra` as in the methods of the logger."""
+        self._log(logging.INFO, logger, now, message, extra)
+
+    def warning(self, logger: logging.Logger, now: float, message: str) -> None:
+        """The same with another level."""
+        self._log(logging.WARNING, logger, now, message)
+
+    def _log(
+        self,
+        level: int,
+        logger: logging.Logger,
+        now: float,
+        message: str,
+        extra: Mapping[str, object] | None = None,
+    ) -> None:
         if not self._rate_limit.take(now):
             self._omitted += 1
             return
         more = f" ({self._omitted} similar messages omitted)" if self._omitted else ""
         self._omitted = 0
-        logger.info("%s%s", message, more, extra=extra)
+        logger.log(level, "%s%s", message, more, extra=extra)

@@ -39,6 +39,7 @@ from perseid.registry.identity import Identity, KeyIdentity
 from perseid.registry.registry import Registry
 from perseid.registry.results import PrefixNotHosted, ReferralError, Refused, find_refusal
 from perseid.registry.snapshot import LedgerNeeded, Rules, Snapshot
+from perseid.server.limits.budgets import RateLimitedLogger
 from perseid.server.state.state import StateFull
 from perseid.wire.codes import LocalProtocolError, OpCode, ResponseCode
 from perseid.wire.responses import Failure, Referral, ResponseBody
@@ -78,6 +79,7 @@ _INTERNAL_FAILURES: Final[dict[type[Exception], tuple[ResponseCode, str]]] = {
 
 _REFERENCE_BYTES: Final = 6
 _logger = logging.getLogger(__name__)
+_failure_log = RateLimitedLogger()  # without the database every request can fail
 
 
 class Busy(Exception):
@@ -117,11 +119,11 @@ def error_response(
 
 
 def known_failure(error: Exception) -> tuple[ResponseCode, str] | None:
-    """Return code and text of an expected internal failure, else None; those of the ledger are logged."""
+    """Return code and text of an expected internal failure, else None; some of those of the ledger are logged."""
     for kind, response in _INTERNAL_FAILURES.items():
         if isinstance(error, kind):
             if isinstance(error, LedgerError):
-                _logger.warning("request failed: %s", kind.__name__)
+                _failure_log.warning(_logger, time.monotonic(), f"request failed: {kind.__name__}")
             return response
     return None
 
