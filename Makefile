@@ -56,6 +56,9 @@ CRASH_ROUNDS ?= 200
 CRASH_RECORDS ?= 100000
 # Seconds of `make soak`.
 SOAK_SECONDS ?= 600
+# The Debian release and the version of `make postgres`.
+SUITE ?= trixie
+VERSION ?= 17
 # `make test PACKAGE=registry` tests only one package: lint, then tests/registry.
 PACKAGE ?=
 # Python files that differ from HEAD.
@@ -104,6 +107,13 @@ else
 test: env lint
 	$(BIN)/python -m pytest $(PARALLEL) tests/$(PACKAGE)
 endif
+
+# The tests that need PostgreSQL most.
+postgres: env $(MMDEBSTRAP)  ## test ledger, nodes and fail-over with the PostgreSQL of another Debian (SUITE=trixie VERSION=17)
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && tools/debian-postgres $(SUITE) $(VERSION) "$$folder" && \
+	TEST_POSTGRES="$$folder/usr/lib/postgresql/$(VERSION)/bin" $(BIN)/python -m pytest tests/test_postgres_cluster.py \
+		tests/server/test_nodes.py tests/server/test_failover.py tests/cli/test_cli_nodes.py \
+		tests/ledger/test_ledger_outcomes.py tests/ledger/test_ledger_log.py tests/ledger/test_ledger_leases.py tests/ledger/test_ledger_backup.py
 
 quick: env  ## lint the changed files and run the quick tests that they affect
 	@[ -z "$(strip $(CHANGED))" ] || $(BIN)/ruff check $(CHANGED)
