@@ -218,6 +218,7 @@ def test_check_names_the_nodes_with_problems(here: Site) -> None:
 @pytest.mark.parametrize(
     ("reports", "level", "words"),
     [
+        ([], Level.OK, "no node is running"),
         ([NODE], Level.OK, "1 node running, at most 0 entries behind the ledger"),
         ([NODE, replace(NODE, age=61)], Level.ERROR, "a:/names is unresponsive: its last report is 61 s old"),
         ([replace(NODE, clock_difference=2.5)], Level.ERROR, "the clock of a:/names is 2.5 s ahead of the database's"),

@@ -497,7 +497,10 @@ def node_findings(reports: Sequence[NodeReport]) -> Iterator[Finding]:
     if len({node.version for node in running}) > 1:
         message = "different versions: " + ", ".join(f"{node.name} has {node.version}" for node in running)
         yield Finding("nodes", Level.NOTE, message, "upgrade the others soon")
-    lag = max((node.behind for node in running), default=0)
+    if not running:
+        yield Finding("nodes", Level.OK, "no node is running")
+        return
+    lag = max(node.behind for node in running)
     text = pluralize(lag, "entry", "entries")
     yield Finding("nodes", Level.OK, f"{pluralize(len(running), 'node')} running, at most {text} behind the ledger")
 
