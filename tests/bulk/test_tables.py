@@ -49,6 +49,14 @@ def test_encoding_delimiter_and_line_ends_are_detected(
     assert (detected.encoding, detected.line_ends, detected.delimiter) == (label, ends, delimiter)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_byte_order_mark_decides_whatever_the_user_chose(encoding: str) -> None:
+    """A report is in UTF-8, and is imported with the options of the file."""
+    for chosen in ("cp1252", "utf-8", "utf-16-le"):
+        table = open_table(io.BytesIO("handle,ü\n1/a,é\n".encode(encoding)), "", ReadOptions(encoding=chosen))
+        assert (table.header, [*table.rows]) == (("handle", "ü"), [(2, ["1/a", "é"])])
+
+
 def test_the_line_of_excel_sets_the_delimiter() -> None:
     table = open_table(io.BytesIO(b"sep=;\r\nhandle;url\r\n1/a,b;x\r\n"))
     assert (table.header, table.detected.delimiter) == (("handle", "url"), ";")

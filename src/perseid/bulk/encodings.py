@@ -60,14 +60,18 @@ def get_label(encoding: str) -> str:
     return _LABELS.get(encoding, encoding.upper())
 
 
+def find_mark(sample: bytes) -> str:
+    """The encoding of the byte order mark with which a file begins; empty without one."""
+    return next((encoding for mark, encoding in _MARKS if sample.startswith(mark)), "")
+
+
 def detect_encoding(file: BinaryIO, sample: bytes) -> str:
     """Find the encoding of a text file that begins with a sample; the position of the file does not change.
 
     All of the file is looked at if it can be read twice, otherwise the sample.
     """
-    for mark, encoding in _MARKS:
-        if sample.startswith(mark):
-            return encoding
+    if encoding := find_mark(sample):
+        return encoding
     if sample.count(0) * _FEW_ZEROS > len(sample):
         return "utf-16-le" if sample[1::2].count(0) >= sample[::2].count(0) else "utf-16-be"
     if not file.seekable():

@@ -19,7 +19,7 @@ from typing import BinaryIO, Final, TypeAlias
 from perseid.registry.advice import AdviceKind
 from perseid.schema.imports import RowProblem
 
-from .encodings import SAMPLE, buffer, detect_encoding, find_codec, get_label, peek
+from .encodings import SAMPLE, buffer, detect_encoding, find_codec, find_mark, get_label, peek
 from .formats import Detected, Format, ReadOptions, invalid_file, shorten
 
 MAX_COLUMNS: Final = 1_024
@@ -73,11 +73,10 @@ def open_text_table(file: BinaryIO, options: ReadOptions | None = None, name: st
     options = options or ReadOptions()
     buffered = buffer(file)
     sample = peek(buffered)
-    encoding = find_codec(options.encoding) if options.encoding else detect_encoding(buffered, sample)
+    chosen = find_codec(options.encoding) if options.encoding else ""
+    encoding = find_mark(sample) or chosen or detect_encoding(buffered, sample)
     if encoding == "utf-32":
         raise invalid_file("unknown-encoding", "The file is UTF-32.", "Save it as UTF-8.")
-    if encoding == "utf-8" and sample.startswith(b"\xef\xbb\xbf"):
-        encoding = "utf-8-sig"
     text = sample.decode(encoding, "replace")
     is_cut = len(sample) >= SAMPLE
     separator = _SEPARATOR.match(text.removeprefix("\ufeff"))

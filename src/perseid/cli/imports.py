@@ -347,7 +347,7 @@ class _Import:
         if self._query.skip_invalid and checked.valid:
             print_message(f"{rows} invalid. {where}")
             return
-        others = f". To import the other {checked.valid:,}: --skip-invalid" if checked.valid else ""
+        others = f". To import the other {pluralize(checked.valid, 'row')}: --skip-invalid" if checked.valid else ""
         raise InvalidRows(f"{rows} invalid; nothing was changed", f"{where}{others}")
 
     def _describe_repeated(self) -> str:
