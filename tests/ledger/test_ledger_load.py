@@ -163,9 +163,17 @@ def test_two_processes_append_the_same_load(opened: Ledger, run_size: int, monke
     sound(opened, 991)
 
 
-def test_a_chunk_waits_for_the_second_process_while_that_works(opened: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("most", "taken"),
+    [(1 << 20, [100, 100, 100, 30, 30, 30, 30]), (10_000, [100, 100, 100, 30, 30, 100, 30])],
+    ids=["one waits", "what comes after it has a limit"],
+)
+def test_a_chunk_waits_for_the_second_process_while_that_works(
+    opened: Ledger, most: int, taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     in_two_processes(monkeypatch)
     monkeypatch.setattr(EncoderProcess, "is_working", property(lambda process: process._is_busy))
+    monkeypatch.setattr(load_encoding, "MAX_LATER", most)
     sizes: list[int] = []
     encode = LoadEncoding.encode
 
@@ -175,7 +183,7 @@ def test_a_chunk_waits_for_the_second_process_while_that_works(opened: Ledger, m
 
     monkeypatch.setattr(LoadEncoding, "encode", watched)
     assert opened.load(drafts(shuffled(500))).count == 500
-    assert sizes[:5] == [100, 100, 100, 30, 30], "one here, one there, one that waits, and some here meanwhile"
+    assert sizes[:7] == taken, "one here, one there, one that waits, and some here meanwhile"
     sound(opened, 500)
 
 

@@ -35,8 +35,9 @@ BLOCK_ROWS: Final = 2_000
 SLICE: Final = 100
 """Drafts that this process encodes before it looks again whether the other one is ready."""
 
-MAX_LATER: Final = 64
-"""Slices after the chunk that waits for the other process: so many are in memory at most, and as many before it."""
+MAX_LATER: Final = 8 << 20
+"""Bytes of entries after the chunk that waits for the other process: so many are in memory, and as many before it. That
+is as much as this process encodes while the other one starts."""
 
 MAX_FRAME: Final = 1 << 30
 """Bytes of the longest message between the two processes: a chunk has a few megabytes, and values of one each."""
@@ -263,6 +264,7 @@ class LoadEncoding:
         self._after: list[EncodedChunk] = []  # after the chunk that the process has
         self._waiting: tuple[list[PackedDraft], int, bytes] | None = None  # the chunk that it gets next, without delay
         self._later: list[EncodedChunk] = []  # after that
+        self._later_size = 0
         self._rows: list[ViewRows] = []  # which the process does not have yet
 
     def close(self) -> None:
@@ -303,8 +305,9 @@ class LoadEncoding:
         else:
             encoded, rows = encode_chunk(chunk, first, self._at, random)
             self._later.append(encoded)
+            self._later_size += sum(map(len, encoded.bodies))
             self._rows.append(rows)
-        if not process.is_working or len(self._later) == MAX_LATER:
+        if not process.is_working or self._later_size >= MAX_LATER:
             yield from self._submit(process, *self._waiting)
 
     def _submit(
@@ -314,6 +317,7 @@ class LoadEncoding:
         ready = [*process.results(), *self._after]
         process.submit(chunk, first, random, self._rows)
         self._after, self._waiting, self._later, self._rows = self._later, None, [], []
+        self._later_size = 0
         return ready
 
     def finish(self) -> list[EncodedChunk]:
