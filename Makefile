@@ -39,8 +39,8 @@ COMPILED ?=
 # The directory of the demonstration of `make serve`, and more options for `perseid serve` or for `python -m bench`.
 DIR ?= demo-data
 OPTIONS ?=
-# The number of test processes: two per core, because many tests wait for servers.
-JOBS ?= $(shell expr 2 \* $$(nproc))
+# The number of test processes: five for two cores, because many tests wait for servers.
+JOBS ?= $(shell expr 5 \* $$(nproc) / 2)
 # Each process runs whole files, so that a server or browser is started once per file. tests/conftest.py sets the order.
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # The tests start hundreds of programs; without bytecode files each would compile everything.
