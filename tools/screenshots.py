@@ -19,6 +19,12 @@ IMAGES: Final = ROOT / "docs" / "images"
 MAX_BYTES: Final = 150_000
 """Of a picture: a reader on a slow line sees it with the page."""
 
+SETTINGS: Final = {
+    "PERSEID_SERVICE_NAME": "Identifiers of the Example Library",
+    "PERSEID_SERVICE_DESCRIPTION": "The Example Library gives its reports, maps and data names that last.",
+}
+"""Of the service in the pictures."""
+
 _DESK: Final = {"viewport": {"width": 1100, "height": 720}}
 _DARK: Final = _DESK | {"color_scheme": "dark"}
 _PHONE: Final = {"viewport": {"width": 390, "height": 780}, "is_mobile": True, "has_touch": True}
@@ -42,7 +48,7 @@ PICTURES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
 def main() -> None:
     """Write all pictures."""
     IMAGES.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, console_site(Path(folder)) as site, chromium() as browser:
+    with tempfile.TemporaryDirectory() as folder, console_site(Path(folder), **SETTINGS) as site, chromium() as browser:
         for name, (path, options) in PICTURES.items():
             is_inside = path.startswith("/console") and not path.endswith("/sign-in")
             visitor = site.visit(browser, **options) if is_inside else Visitor(browser, site.url, **options)

@@ -64,8 +64,8 @@ class ConsoleSite:
 
 
 @contextmanager
-def console_site(folder: Path) -> Iterator[ConsoleSite]:
-    """Serve an installation with a few records."""
+def console_site(folder: Path, **environment: str) -> Iterator[ConsoleSite]:
+    """Serve an installation with a few records; settings as they stand in the environment."""
     directory = copy_to(folder)
     with Installation.open(directory, environ={}) as installation:
         registry = Registry(installation.ledger, Rules(installation.administration, PROFILES["free"]))
@@ -74,7 +74,7 @@ def console_site(folder: Path) -> Iterator[ConsoleSite]:
         public = replace(PROFILES["free"], who_may_list=Audience.PUBLIC, purpose="Maps of the library")
         registry.do(SetPolicy(PREFIX, public), OPERATOR, "cli")
         _add_statistics(directory, registry)
-    with serving(directory) as server:
+    with serving(directory, **environment) as server:
         site = ConsoleSite(server, directory)
         site.add(
             RECORD,
