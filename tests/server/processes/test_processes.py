@@ -311,8 +311,11 @@ def check_full_disk(killable_server: Serving) -> None:
             assert new.code is ResponseCode.SERVER_BACKUP
     with urlopen(f"http://{host}:{port}/api/handles/{PREFIX}/n1") as response:
         assert json.load(response)["responseCode"] == 1
+    record = f"http://{host}:{port}/api/v1/handles/{PREFIX}%2Fn1"
+    with urlopen(record) as response:
+        assert json.load(response)["handle"] == f"{PREFIX}/n1"
     with pytest.raises(HTTPError) as refused:
-        urlopen(f"http://{host}:{port}/api/v1/handles/{PREFIX}%2Fn1")
+        urlopen(f"{record}/history")
     assert (refused.value.code, refused.value.headers["Retry-After"]) == (503, "60")
     assert json.load(refused.value)["type"].endswith("#storage-full")
     eventually(lambda: killable_server.errors.count("The ledger cannot be opened") == 1, "the reason in the log")
