@@ -432,7 +432,7 @@ class AdministratorsSection(Section, frozen=True):
         _Identities, "Identities that can request a checkpoint, in addition to server administrators."
     ] = ()
     replication: Annotated[
-        _Identities, "Identities that can replicate everything, including private values: the keys of mirrors."
+        _Identities, "Identities of mirrors. It has no effect: this server does not replicate to mirrors."
     ] = ()
     full_access: Annotated[bool, "Whether server administrators have all permissions on every handle."] = False
     prefix_administrators: Annotated[
