@@ -9,7 +9,8 @@ import pytest
 import typer
 
 from perseid.cli import app
-from perseid.cli._commands import LAZY_COMMANDS, SYNONYMS, LazyCommand
+from perseid.cli._command_table import LAZY_COMMANDS, SYNONYMS
+from perseid.cli._commands import LazyCommand
 from tests.cli.installation import call, site
 from tests.cli.program import ENVIRON, run
 

@@ -10,7 +10,7 @@ import pytest
 
 from perseid.bulk.export import export_parts, open_writer
 from perseid.cli import remote as command
-from perseid.cli._commands import REMOTE
+from perseid.cli._common_options import REMOTE
 from perseid.client import remotes
 from perseid.client.api import Client, make_options
 from perseid.client.api_exchange import Failed, Failure, HttpRequest

@@ -10,7 +10,8 @@ import typer
 from typer.core import TyperGroup
 
 from perseid.cli import app
-from perseid.cli._commands import LAZY_COMMANDS, LazyCommand
+from perseid.cli._command_table import LAZY_COMMANDS
+from perseid.cli._commands import LazyCommand
 from tests.cli.program import finish, run
 
 

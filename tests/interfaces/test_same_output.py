@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from perseid.cli._commands import REMOTE
+from perseid.cli._common_options import REMOTE
 from perseid.client.api import Client, make_options
 from perseid.ledger.merkle import Signer
 from perseid.registry.queries.prove import ensure_checkpoint

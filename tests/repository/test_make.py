@@ -233,7 +233,7 @@ def test_every_target_is_explained_by_help(root: Path, clean_environ: "Environ",
 
 def test_serve_target_exists_if_the_command_exists(root: Path, clean_environ: "Environ") -> None:
     offered = make(root, clean_environ, "--dry-run", "serve").returncode == 0
-    commands = (root / "src" / "perseid" / "cli" / "_commands.py").read_text()
+    commands = (root / "src" / "perseid" / "cli" / "_command_table.py").read_text()
     assert offered == ('"serve": (' in commands)
 
 

@@ -3,8 +3,8 @@
 Exit codes are part of the interface: 0 success, 1 failure, 2 usage, 3 not found, 4 refused, 5 server unreachable.
 Ctrl-C is 130, as in shells.
 
-Loading the ledger takes time, and some commands do not need it. So a command is a line in `_commands.LAZY_COMMANDS`
-(module and one line of help), and its module is imported when the command is used. The module has a table
+Loading the ledger takes time, and some commands do not need it. So a command is a line in `_command_table` (module and
+one line of help), and its module is imported when the command is used. The module has a table
 
     commands: dict[str, Callable[..., None] | typer.Typer] = {"mint": mint, "reserve": reserve}
 

@@ -36,7 +36,7 @@ from perseid.records.errors import InvalidData
 from perseid.records.record import DEFAULT_PERMISSIONS, PRIVATE_PERMISSIONS, Value, ValueRef, ref_from_text
 from perseid.records.types import HS_PUBKEY, HS_SECKEY, HS_SITE, URL, has_type
 
-from ._commands import NAME_OPTIONS, REMOTE, Directory, find_own_resolvers, resolve_directory
+from ._common_options import NAME_OPTIONS, REMOTE, Directory, find_own_resolvers, resolve_directory
 from ._output import STANDARD_INPUT, CommandFailed, print_json, print_message, print_text
 
 if TYPE_CHECKING:  # loading them takes longer than showing help or resolving a handle

@@ -18,7 +18,7 @@ from perseid.schema.namespaces import Authority
 from perseid.schema.records import Record
 
 from ._arguments import INTERFACE, OpenInstallation, open_installation
-from ._commands import resolve_directory
+from ._common_options import resolve_directory
 
 if TYPE_CHECKING:
     from perseid.registry.registry import Registry

@@ -28,7 +28,7 @@ from perseid.schema.namespaces import DEFAULT_LIFETIME, CreatedToken, Scope, Tok
 from perseid.schema.records import LinkedHandles, RecordChanged
 
 from ._arguments import OpenInstallation, open_installation
-from ._commands import REMOTE
+from ._common_options import REMOTE
 from ._local_history import LocalHistory
 from ._local_namespaces import LocalNamespaces
 

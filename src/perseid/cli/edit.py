@@ -47,7 +47,7 @@ from ._arguments import (
     print_changed,
     require_version,
 )
-from ._commands import REMOTE
+from ._common_options import REMOTE
 from ._editor import find_editor, run_editor
 from ._errors import report_error
 from ._local import suggest

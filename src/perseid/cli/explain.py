@@ -49,7 +49,8 @@ from ._arguments import (
     print_warnings,
     printable,
 )
-from ._commands import REMOTE, Group, register_command
+from ._commands import Group, register_command
+from ._common_options import REMOTE
 from ._errors import exit_code_of_number, exit_code_of_refusal
 from ._output import AsJson, print_json, print_text
 from .lifecycle import Undo, tombstone_command

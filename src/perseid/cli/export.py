@@ -15,7 +15,7 @@ from perseid.schema.exports import ExportFormat, ExportPart, ExportQuery, Export
 from perseid.schema.queries import Selectors
 
 from ._arguments import ActingAs, Directory, OpenInstallation, open_installation, parse_reference, printable
-from ._commands import REMOTE
+from ._common_options import REMOTE
 from ._output import (
     AsJson,
     ProgressCallback,

@@ -38,7 +38,7 @@ from ._arguments import (
     printable,
     resolve_directory,
 )
-from ._commands import REMOTE
+from ._common_options import REMOTE
 from ._output import AsJson, print_fields, print_json, print_message, print_text, progress
 from ._target import LocalTarget, Target, open_target
 from .keys import finish_rotation

@@ -21,7 +21,7 @@ from perseid.schema.problems import PROBLEM_TYPES
 
 from ._advice import phrase_problem, render_problem
 from ._arguments import STANDARD_INPUT, ActingAs, Directory, Note, print_warnings, printable
-from ._commands import REMOTE
+from ._common_options import REMOTE
 from ._local_imports import LocalImports, authenticate
 from ._output import (
     AsJson,

@@ -39,7 +39,8 @@ from perseid.schema.migration import (
 from perseid.server.state.runtime import WRITER_LINK
 
 from ._arguments import Note, OpenInstallation, open_installation, parse_value_ref, printable
-from ._commands import Directory, Group, register_command, resolve_directory
+from ._commands import Group, register_command
+from ._common_options import Directory, resolve_directory
 from ._errors import REFUSED
 from ._migrate_output import Problems, open_report, print_summary, show_difference
 from ._output import (

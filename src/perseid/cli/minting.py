@@ -34,7 +34,7 @@ from ._arguments import (
     parse_values,
     print_warnings,
 )
-from ._commands import REMOTE
+from ._common_options import REMOTE
 from ._output import AsJson, InvalidTable, UnknownColumns, print_json, print_text, progress
 
 if TYPE_CHECKING:  # loading them takes longer than showing help

@@ -27,7 +27,8 @@ from perseid.schema.names import (
 )
 from perseid.schema.names import rules as all_rules
 
-from ._commands import Command, Group, ResolversOption, StrictOption, find_own_resolvers, parse_resolver
+from ._commands import Command, Group
+from ._common_options import ResolversOption, StrictOption, find_own_resolvers, parse_resolver
 from ._output import AsJson, NotFound, for_each, print_fields, print_json, print_message, print_text
 
 name_app = typer.Typer(cls=Group, help="Parse and convert handles, and explain the rules.", no_args_is_help=True)

@@ -32,7 +32,7 @@ from ._arguments import (
     print_more,
     printable,
 )
-from ._commands import NATIVE, REMOTE, parse_resolver
+from ._common_options import NATIVE, REMOTE, parse_resolver
 from ._output import STANDARD_INPUT, AsJson, CommandFailed, for_each, print_json, print_message, print_text
 
 if TYPE_CHECKING:  # loading them takes longer than showing help

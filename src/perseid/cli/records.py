@@ -37,7 +37,7 @@ from ._arguments import (
     read_record,
     require_version,
 )
-from ._commands import NATIVE, REMOTE
+from ._common_options import NATIVE, REMOTE
 from ._output import AsJson, print_json, print_message, print_text
 
 if TYPE_CHECKING:  # loading them takes longer than showing help

@@ -11,11 +11,7 @@ from urllib.parse import quote, urlsplit
 import typer
 
 from ._arguments import ActingAs, Directory, get_identity, parse_value_ref, printable
-from ._commands import (
-    REMOTE,
-    REMOTE_VARIABLE,
-    resolve_directory,
-)
+from ._common_options import REMOTE, REMOTE_VARIABLE, resolve_directory
 from ._output import AsJson, CommandFailed, confirm, is_terminal, print_fields, print_json, print_message, print_text
 
 if TYPE_CHECKING:  # loading it takes longer than showing help

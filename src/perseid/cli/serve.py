@@ -20,7 +20,7 @@ from perseid.registry.installation.settings import FILE_NAME, Config, variable_n
 from perseid.server.processes import CHILD_SIGNALS, fork_server
 from perseid.server.processes.supervisor import ServerOptions
 
-from ._commands import Directory, default_directory, resolve_directory
+from ._common_options import Directory, default_directory, resolve_directory
 from ._output import AsJson
 
 LISTENING: Final = "Serving the native protocol at {host} port {port}, over UDP and TCP"

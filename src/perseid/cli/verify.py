@@ -20,7 +20,7 @@ from perseid.records.errors import RecordProblem
 from perseid.records.json_form import value_to_json
 from perseid.records.record import Value
 
-from ._commands import resolve_directory
+from ._common_options import resolve_directory
 from ._output import AsJson, CommandFailed, pluralize, print_fields, print_json
 
 ACTIONS: Final = {
