@@ -8,25 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perseid.records.errors import InvalidData
 from perseid.records.keys import MAX_DH_BITS, MIN_DH_BITS, DhPublicKey, PublicKey
 from perseid.wire import sessions
-from perseid.wire.codes import CURRENT_VERSION, Version
 from perseid.wire.sessions import (
     DEFAULT_GROUP,
     EXPONENT_LENGTH,
     Cipher,
     DhKeyPair,
-    decrypt_session_key,
     derive_session_key,
-    encrypt_session_key,
     exchange_with_library,
     exchange_with_pow,
     generate_key_pair,
     shared_secret,
 )
 from tests.wire import section21
-from tests.wire.key_material import refused, rsa_key
+from tests.wire.key_material import refused
 
 P, G = DEFAULT_GROUP
 SHORT_GROUP = ((1 << MIN_DH_BITS) - 569, 2)  # a prime
@@ -252,37 +248,6 @@ def test_leading_zeros_are_dropped_for_aes_while_the_key_is_long_enough() -> Non
     assert derive_session_key(Cipher.AES, bytes(40)) == bytes(32)
     assert derive_session_key(Cipher.AES, bytes(8) + b"\1" * 31) == bytes(1) + b"\1" * 31
     assert derive_session_key(Cipher.AES, bytes(8) + b"\1" * 40) == b"\1" * 32
-
-
-# RSA
-
-
-@pytest.mark.parametrize(("cipher", "length"), [(Cipher.DES, 8), (Cipher.TDES, 24), (Cipher.AES, 16)])
-def test_rsa_session_keys_round_trip(cipher: Cipher, length: int) -> None:
-    key, secret = rsa_key(), bytes(range(length))
-    data = encrypt_session_key(key.public, cipher, secret, CURRENT_VERSION)
-    assert decrypt_session_key(key, data, CURRENT_VERSION) == (cipher, secret)
-
-
-def test_rsa_session_key_without_a_cipher_number_is_read() -> None:
-    key = rsa_key()
-    old = Version(2, 1)
-    data = encrypt_session_key(key.public, Cipher.DES, bytes(8), old)
-    assert decrypt_session_key(key, data, old) == (Cipher.DES, bytes(8))
-    # As sent by deployed clients in the mode with the server's key.
-    assert decrypt_session_key(key, key.public.encrypt(bytes(16)), CURRENT_VERSION) == (Cipher.AES, bytes(16))
-
-
-@pytest.mark.parametrize("plain", [b"", bytes(3), b"\0\0\0\3" + bytes(15), b"\0\0\0\4" + bytes(16), b"\0\0\0\3"])
-def test_invalid_rsa_session_keys_are_refused(plain: bytes) -> None:
-    key = rsa_key()
-    assert refused(decrypt_session_key, key, key.public.encrypt(plain), CURRENT_VERSION)
-
-
-@given(st.binary(max_size=140))
-def test_arbitrary_bytes_are_not_an_encrypted_key(data: bytes) -> None:
-    with pytest.raises(InvalidData):
-        decrypt_session_key(rsa_key(), data, CURRENT_VERSION)
 
 
 def test_exchange_key_is_encoded_as_a_public_key() -> None:

@@ -363,13 +363,6 @@ class RsaPublicKey(PublicKey):
     def bits(self) -> int:
         return self.n.bit_length()
 
-    def encrypt(self, plaintext: bytes) -> bytes:
-        """Encrypt for the owner of the key (PKCS#1 v1.5); the library draws the random padding."""
-        try:
-            return self._library_key().encrypt(plaintext, padding.PKCS1v15())
-        except ValueError:
-            raise RecordMisuse(f"an RSA key of {self.bits} bits cannot encrypt {len(plaintext)} bytes") from None
-
     def _library_key(self) -> rsa.RSAPublicKey:
         return _load_rsa_key(self.e, self.n)
 

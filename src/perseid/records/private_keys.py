@@ -218,13 +218,6 @@ class RsaPrivateKey(PrivateKey):
     def sign(self, hash_name: str, data: bytes) -> bytes:
         return self._library.sign(data, padding.PKCS1v15(), _hash(hash_name))
 
-    def decrypt(self, raw: bytes) -> bytes:
-        """Decrypt (PKCS#1 v1.5). Data that was not encrypted for this key may give arbitrary bytes."""
-        try:
-            return self._library.decrypt(raw, padding.PKCS1v15())
-        except ValueError:
-            raise InvalidData("decryption failed") from None
-
     def to_pkcs8(self) -> bytes:
         return self._library.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
 
@@ -260,10 +253,6 @@ class RsaPrivateKeyWithoutPrimes(PrivateKey):
         p, q = _factorize(self.n, e * self.d - 1)
         object.__setattr__(self, "e", e)
         object.__setattr__(self, "_complete", RsaPrivateKey.from_primes(p, q, e, self.d))
-
-    def with_primes(self) -> RsaPrivateKey:
-        """The same key in the normal form."""
-        return self._complete
 
     @property
     def public(self) -> RsaPublicKey:

@@ -38,12 +38,10 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Final
 
-from perseid.records.binary import Reader, Writer
 from perseid.records.ciphers import DECRYPTION_FAILED, BlockCipher, decrypt_blocks, encrypt_blocks
 from perseid.records.encoding import OpenEnum
 from perseid.records.errors import InvalidData
-from perseid.records.keys import DhPublicKey, RsaPublicKey, check_dh_group
-from perseid.records.private_keys import RsaPrivateKey
+from perseid.records.keys import DhPublicKey, check_dh_group
 
 from .codes import MAX_TIMEOUT, LocalProtocolError, RemoteProtocolError, ResponseCode, Version
 from .credentials import add_mac, verify_mac
@@ -343,7 +341,6 @@ _NAMED_GROUPS: Final = frozenset(
 _ATTEMPTS = 8  # to draw an exponent; one suffices in every real group
 _AES_KEY_LENGTH = 32
 _DES_KEY_LENGTHS = {Cipher.DES: 8, Cipher.TDES: 24}
-_RSA_MODE_KEY_LENGTHS = {Cipher.DES: 8, Cipher.TDES: 24, Cipher.AES: 16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,28 +406,6 @@ def derive_session_key(cipher: Cipher, shared: bytes) -> bytes:
     if len(key) < _DES_KEY_LENGTHS.get(cipher, _AES_KEY_LENGTH):
         raise InvalidData("the shared secret is too short for a session key")
     return key
-
-
-def encrypt_session_key(public: RsaPublicKey, cipher: Cipher, key: bytes, version: Version) -> bytes:
-    """Encrypt a session key with an RSA key (PKCS#1 v1.5), with the number of the cipher from 2.2 on."""
-    plain = Writer().i32(cipher).raw(key).getvalue() if version.at_least(2) else key
-    return public.encrypt(plain)
-
-
-def decrypt_session_key(private: RsaPrivateKey, data: bytes, version: Version) -> tuple[Cipher, bytes]:
-    """Decrypt the cipher and key of a session.
-
-    Recorded clients omit the number of the cipher even in mode 2; the lengths distinguish the two forms.
-    """
-    plain = private.decrypt(data)
-    if version.at_least(2) and len(plain) != _RSA_MODE_KEY_LENGTHS[Cipher.AES]:
-        reader = Reader(plain)
-        cipher, key = Cipher(reader.i32()), reader.rest()
-    else:
-        cipher, key = Cipher.AES if version.at_least(2) else Cipher.DES, plain
-    if len(key) != _RSA_MODE_KEY_LENGTHS.get(cipher):
-        raise InvalidData(_EXCHANGE_FAILED)
-    return cipher, key
 
 
 def _set_odd_parity(byte: int) -> int:
