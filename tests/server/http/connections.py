@@ -233,7 +233,7 @@ def running(peer: Peer | None = None, *, tls: bool = False, **options: Any) -> I
     made: list[Running] = []
     complaints: list[dict[str, Any]] = []
     limited: list[str] = []
-    manager = ConnectionManager(now=clock, limited=limited.append, **options)
+    manager = ConnectionManager(now=clock, count_limit=limited.append, **options)
 
     def ended() -> None:
         made[0].ended += 1

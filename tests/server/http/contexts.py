@@ -64,7 +64,7 @@ class Messages:
     native_server: NativeServer
     time: Callable[[], float]
 
-    def served(self, frame: Frame, host: str, transport: Transport) -> AsyncGenerator[NativeResponse, None]:
+    def respond(self, frame: Frame, host: str, transport: Transport) -> AsyncGenerator[NativeResponse, None]:
         return self.native_server.handle(frame, host, self.time(), transport)
 
     def early_failure(self, code: ResponseCode, text: str) -> Reply:

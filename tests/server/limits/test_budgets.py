@@ -231,7 +231,7 @@ def test_work_known_to_be_expensive_is_charged_in_advance() -> None:
     """An idle source may have it done once, although it costs more than the burst."""
     budgets = make_budgets(configured())  # one source has 0.25 s at once, strangers together 1.875 s
     first, second, third, known = (budgets.source_for(f"203.0.113.{number}") for number in range(4))
-    budgets.proved(known, udp=False)
+    budgets.record_proof(known, udp=False)
     assert budgets.take(WorkKind.VERIFY, first, udp=False, now=START, price=0.8)
     assert not budgets.take(WorkKind.VERIFY, first, udp=False, now=START, price=0.8)
     assert not budgets.take(WorkKind.VERIFY, first, udp=False, now=START)
@@ -256,7 +256,7 @@ def test_failed_authentications_lock_out_an_address_on_that_transport_only() -> 
     source, other = budgets.source_for(HOST), budgets.source_for(OTHER)
     for _ in range(3):
         assert not budgets.is_locked_out(source, udp=True, now=START)
-        budgets.failed(source, udp=True, now=START)
+        budgets.record_failure(source, udp=True, now=START)
     assert budgets.is_locked_out(source, udp=True, now=START)
     assert not budgets.is_locked_out(source, udp=False, now=START)
     assert not budgets.is_locked_out(other, udp=True, now=START)
@@ -265,14 +265,14 @@ def test_failed_authentications_lock_out_an_address_on_that_transport_only() -> 
         assert budgets.take(kind, source, udp=False, now=START)
     assert budgets.take(WorkKind.READ, source, udp=True, now=START)
     for _ in range(100):  # trying on does not make it longer
-        budgets.failed(source, udp=True, now=START)
+        budgets.record_failure(source, udp=True, now=START)
     assert not budgets.is_locked_out(source, udp=True, now=START + 21)
 
 
 def test_exempt_addresses_are_never_locked_out() -> None:
     budgets = make_budgets(configured(failed_proofs=1))
     for _ in range(5):
-        budgets.failed(budgets.source_for("127.0.0.1"), udp=False, now=START)
+        budgets.record_failure(budgets.source_for("127.0.0.1"), udp=False, now=START)
     assert not budgets.is_locked_out(budgets.source_for("127.0.0.1"), udp=False, now=START)
 
 
@@ -285,7 +285,7 @@ def test_unknown_addresses_leave_enough_to_others_and_to_known_ones(kind: WorkKi
     for number in range(3, 100):
         drain(budgets, kind, f"203.0.113.{number}", udp=False)
     assert not budgets.take(kind, budgets.source_for(OTHER), udp=False, now=START)
-    budgets.proved(budgets.source_for(OTHER), udp=False)
+    budgets.record_proof(budgets.source_for(OTHER), udp=False)
     assert drain(budgets, kind, OTHER, udp=False) >= 2 * drain(untouched, kind, OTHER, udp=False)
 
 
@@ -294,8 +294,8 @@ def test_known_source_keeps_its_larger_share_after_a_reload() -> None:
     budgets = make_budgets(config)
     source = budgets.source_for(HOST)
     once = drain(budgets, WorkKind.WRITE, HOST, udp=False)
-    budgets.proved(source, udp=False)
-    budgets.proved(EXEMPT, udp=False)
+    budgets.record_proof(source, udp=False)
+    budgets.record_proof(EXEMPT, udp=False)
     again = make_budgets(config, budgets)
     assert drain(again, WorkKind.WRITE, HOST, udp=False) == pytest.approx(5 * once, abs=5)
     assert (again.is_known(source, udp=False), again.is_known(source, udp=True)) == (True, False)

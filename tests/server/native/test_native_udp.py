@@ -58,7 +58,7 @@ class Service:
     def public_resolver(self, datagram: bytes) -> bytes | None:
         return self.public.get(datagram)
 
-    async def served(self, frame: Frame, host: str, transport: Transport) -> AsyncGenerator[NativeResponse, None]:
+    async def respond(self, frame: Frame, host: str, transport: Transport) -> AsyncGenerator[NativeResponse, None]:
         assert (host, transport) == ("127.0.0.1", Transport.UDP)
         self.served_frames.append(frame)
         await asyncio.sleep(self.delay)
@@ -71,7 +71,7 @@ class Service:
     def log_invalid(self, problem: str, host: str, transport: Transport) -> None:
         self.lines.append(f"{problem}, from {host} over {transport.name}")
 
-    def dropped(self, reason: str) -> None:
+    def count_drop(self, reason: str) -> None:
         self.drops[reason] += 1
 
     def time(self) -> float:

@@ -101,7 +101,7 @@ class Service:
     def use(self, settings: ResolutionSettings) -> None:
         self.public_resolver = PublicResolver(self._reader, settings, lambda: NOW, self.counts.tally)
 
-    async def served(self, frame: Frame, host: str, transport: Transport) -> AsyncIterator[Any]:
+    async def respond(self, frame: Frame, host: str, transport: Transport) -> AsyncIterator[Any]:
         self.left.append((frame.envelope, frame.payload, host, transport))
         for message in self.messages:
             yield message
@@ -112,8 +112,8 @@ class Service:
     def log_invalid(self, *about: object) -> None:
         self.left.append(about)
 
-    def dropped(self, reason: str) -> None:
-        self.counts.dropped(reason)
+    def count_drop(self, reason: str) -> None:
+        self.counts.count_drop(reason)
 
     def time(self) -> float:
         return NOW

@@ -57,17 +57,17 @@ def test_requests_of_all_workers_are_counted_together(counts: WorkerCounters) ->
     other = WorkerCounters()
     for each, code in ((counts, 1), (other, 1), (other, 100), (other, 12_345)):
         each.count_udp_response(answer(code), 40)
-    other.dropped("too old")
-    other.served(Transport.TCP, OpCode.RESOLUTION, ResponseCode.SUCCESS, 200)
+    other.count_drop("too old")
+    other.count_request(Transport.TCP, OpCode.RESOLUTION, ResponseCode.SUCCESS, 200)
     counts.count_fast_response((1).to_bytes(4, "big"))
     counts.count_fast_response((1).to_bytes(4, "big"))
     counts.count_fast_response((777).to_bytes(4, "big"))
-    counts.served(Transport.UDP, OpCode.RESOLUTION, ResponseCode.SUCCESS, 300)
-    counts.served(Transport.TCP, OpCode.CREATE_HANDLE, ResponseCode.AUTHENTICATION_FAILED, 300)
-    counts.served(Transport.TCP, OpCode(4711), None, 300)
-    counts.served(Transport.TCP, OpCode(4712), None, 300)
-    counts.dropped("too old")
-    counts.limited("slow_connection")
+    counts.count_request(Transport.UDP, OpCode.RESOLUTION, ResponseCode.SUCCESS, 300)
+    counts.count_request(Transport.TCP, OpCode.CREATE_HANDLE, ResponseCode.AUTHENTICATION_FAILED, 300)
+    counts.count_request(Transport.TCP, OpCode(4711), None, 300)
+    counts.count_request(Transport.TCP, OpCode(4712), None, 300)
+    counts.count_drop("too old")
+    counts.count_limit("slow_connection")
     found = scraped(
         MetricSources(
             counts=counts,
@@ -124,13 +124,13 @@ def test_all_series_of_a_worker_fit_into_shared_memory() -> None:
     for transport in Transport:
         for opcode in OpCode:
             for code in (*ResponseCode, None):
-                counts.served(transport, opcode, code, 100)
+                counts.count_request(transport, opcode, code, 100)
     assert len(published(counts)) <= MAX_PUBLISHED
 
 
 def test_unknown_codes_create_no_new_series(counts: WorkerCounters) -> None:
     for number in range(1000, 3000):
-        counts.served(Transport.TCP, OpCode(number + 10_000), ResponseCode.OPERATION_NOT_SUPPORTED, 1)
+        counts.count_request(Transport.TCP, OpCode(number + 10_000), ResponseCode.OPERATION_NOT_SUPPORTED, 1)
     assert counts.requests() == {("tcp", "other", "operation_not_supported"): 2000}
     assert len(counts._served) == 1
 

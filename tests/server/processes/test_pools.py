@@ -190,7 +190,7 @@ def test_full_queue_refuses_at_once_and_leaves_room_for_others() -> None:
             assert [refused(task) for task in first] == [False] * 2 + [True] * 2  # a quarter of the queue
             others = [await begin(pools, gate.work, f"203.0.113.{number}", TCP) for number in range(8)]
             assert [refused(task) for task in others] == [False] * 5 + [True] * 3  # one works, six wait, two may yet
-            pools.proved(OTHER, TCP)
+            pools.record_proof(OTHER, TCP)
             known = [await begin(pools, gate.work, OTHER, TCP) for _ in range(4)]
             assert [refused(task) for task in known] == [False] * 2 + [True] * 2
             await until(lambda: pools.stats()[WorkKind.SIGN].busy == 1)
@@ -267,7 +267,7 @@ def test_known_source_fills_half_of_a_queue_and_an_ipv6_site_not_all() -> None:
     async def test() -> None:
         async with opened(arithmetic_queue=16, source_share=100, reserved_share=0) as pools:
             gate = Gate(WorkKind.SIGN)
-            pools.proved(HOST, TCP)
+            pools.record_proof(HOST, TCP)
             known = [await begin(pools, gate.work, HOST, TCP) for _ in range(10)]
             assert [refused(task) for task in known] == [False] * 8 + [True] * 2
             customer = [await begin(pools, gate.work, f"2001:db8:0:{number}::1", TCP) for number in range(10)]

@@ -94,7 +94,7 @@ class HttpServer:
         self._turns = Turns()
         self._record_proof = make_proof_recorder(native.pools)
         self._trusted = NetworkSet(())
-        self.manager = ConnectionManager(limited=native.counts.limited)
+        self.manager = ConnectionManager(count_limit=native.counts.count_limit)
         self._monitor = ServiceMonitor(
             HttpService(self._server_context(installed)),
             native.counts,

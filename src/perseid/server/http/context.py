@@ -132,7 +132,7 @@ def make_proof_recorder(pools: Pools) -> ProofRecorder:
         elif result.succeeded is False:
             pools.record_failed_proof(client.host, transport)
         if result.succeeded and result.own:
-            pools.proved(client.host, transport)
+            pools.record_proof(client.host, transport)
 
     return record_proof
 
@@ -266,7 +266,7 @@ class WorkRunner(Protocol):
 class NativeProtocol(Protocol):
     """The native protocol, for messages in HTTP requests: `server.native.service.NativeService`."""
 
-    def served(self, frame: Frame, host: str, transport: Transport) -> AsyncGenerator[NativeResponse, None]: ...
+    def respond(self, frame: Frame, host: str, transport: Transport) -> AsyncGenerator[NativeResponse, None]: ...
 
     def early_failure(self, code: ResponseCode, text: str) -> Reply: ...
 

@@ -148,7 +148,7 @@ class ServiceMonitor:
             elif host in self.exempt:
                 left = -1  # for the rest of the second, as the lookup is slow
             else:
-                self.counts.limited("concurrent_requests")
+                self.counts.count_limit("concurrent_requests")
                 return False
         self._left[host] = left - 1
         return True
@@ -203,7 +203,7 @@ class MonitoredService:
         response = await self._monitor.service.handle(request)
         duration = (perf_counter_ns() - started) // 1000
         transport = _transport(request)
-        self._monitor.counts.http(transport, request.method, response.status)
+        self._monitor.counts.count_http_request(transport, request.method, response.status)
         content_type = next(response.values("Content-Type"), "")
         if content_type == NATIVE_TYPE:
             return response  # the native protocol has counted and logged it
@@ -230,7 +230,7 @@ class MonitoredService:
     def reject(self, status: int, problem: str, path: bytes) -> Response:
         """Create, count and log the response for bytes that are not a valid request."""
         response = self._monitor.service.reject(status, problem, path)
-        self._monitor.counts.http(self._transport, "", response.status)
+        self._monitor.counts.count_http_request(self._transport, "", response.status)
         if self._monitor.access is not None:
             transport, status = self._transport.name.lower(), response.status
             self._monitor.access.log_request(

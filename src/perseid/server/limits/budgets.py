@@ -273,7 +273,7 @@ class Budgets:
         paid = PRICES[kind] if price is None else price
         self._work[kind, udp].settle(source, seconds - paid, known=self.is_known(source, udp=udp))
 
-    def proved(self, source: Source, *, udp: bool) -> None:
+    def record_proof(self, source: Source, *, udp: bool) -> None:
         """Record a successful authentication."""
         if source:
             self._known.add(source, udp=udp)
@@ -282,7 +282,7 @@ class Budgets:
         """Whether somebody at that address has authenticated recently."""
         return bool(source) and self._known.contains(source, udp=udp)
 
-    def failed(self, source: Source, *, udp: bool, now: float) -> None:
+    def record_failure(self, source: Source, *, udp: bool, now: float) -> None:
         """Record a failed authentication."""
         if source:
             self._failures[udp].take(source, now)
@@ -313,7 +313,7 @@ class Budgets:
             if not was_proved:
                 self.refund_guess(secret_of, udp=udp)
             return
-        self.failed(source, udp=udp, now=now)
+        self.record_failure(source, udp=udp, now=now)
         self._known.add_failure(source, secret_of, udp=udp)
         if was_proved:  # else it is charged already
             self._guesses[udp].take(target, now)

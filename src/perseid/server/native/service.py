@@ -89,33 +89,33 @@ class NativeService:
         """Start to handle a message; `earlier` waits for those before it, if they are not finished."""
         return Exchange(self, frame, Call(frame.envelope, host, self.time(), transport, earlier=earlier))
 
-    async def served(self, frame: Frame, host: str, transport: Transport) -> AsyncGenerator[NativeResponse, None]:
+    async def respond(self, frame: Frame, host: str, transport: Transport) -> AsyncGenerator[NativeResponse, None]:
         """Yield the responses to a message; each is counted and logged."""
         exchange = self.begin(frame, host, transport)
-        while (served := await exchange.next()).more:
-            yield served
-        yield served
-        exchange.finish(served)
+        while (response := await exchange.next()).more:
+            yield response
+        yield response
+        exchange.finish(response)
 
-    def record_outcome(self, served: NativeResponse, host: str, transport: Transport) -> None:
+    def record_outcome(self, response: NativeResponse, host: str, transport: Transport) -> None:
         """Record whether somebody at an address has authenticated, or failed to."""
-        if served.guess is not None:
-            self.pools.record_guess(served.guess, host, transport)
-        elif served.is_authentication_failure:
+        if response.guess is not None:
+            self.pools.record_guess(response.guess, host, transport)
+        elif response.is_authentication_failure:
             self.pools.record_failed_proof(host, transport)
-        if served.identity:
-            self.pools.proved(host, transport)
+        if response.identity:
+            self.pools.record_proof(host, transport)
 
-    def log_request(self, served: NativeResponse, host: str, transport: Transport, microseconds: int) -> None:
-        if served.opcode is OpCode.RESERVED and served.code is ResponseCode.ERROR:
+    def log_request(self, response: NativeResponse, host: str, transport: Transport, microseconds: int) -> None:
+        if response.opcode is OpCode.RESERVED and response.code is ResponseCode.ERROR:
             self.log_invalid("invalid message", host, transport)
-        self.counts.served(transport, served.opcode, served.code, microseconds)
-        is_resolution = served.opcode is OpCode.RESOLUTION
-        self.counts.tally.count_served(served.name, served.code, microseconds, resolution=is_resolution)
+        self.counts.count_request(transport, response.opcode, response.code, microseconds)
+        is_resolution = response.opcode is OpCode.RESOLUTION
+        self.counts.tally.count_served(response.name, response.code, microseconds, resolution=is_resolution)
         if self.access is not None:
-            transport_name, opcode = transport.name.lower(), served.opcode
+            transport_name, opcode = transport.name.lower(), response.opcode
             self.access.log_request(
-                host, transport_name, opcode, served.code, served.name, microseconds, served.identity
+                host, transport_name, opcode, response.code, response.name, microseconds, response.identity
             )
 
     def early_failure(self, code: ResponseCode, text: str, answered: Envelope | None = None) -> Reply:
@@ -126,15 +126,15 @@ class NativeService:
         """Log what cannot be parsed: the text of the reply refers to the log."""
         self._invalid_log.info(_logger, self.now(), f"{problem}, from {host} over {transport.name}")
 
-    def dropped(self, reason: str) -> None:
+    def count_drop(self, reason: str) -> None:
         """Count a datagram that gets no response, or a short one."""
-        self.counts.dropped(reason)
+        self.counts.count_drop(reason)
 
     def close_expired_connections(self) -> None:
         """Abort connections whose deadline has passed; call about once a second."""
         now = self.now()
         for connection in [one for one in self.open if one.deadline < now]:
-            self.counts.limited("slow_connection")
+            self.counts.count_limit("slow_connection")
             connection.cut()
 
 
@@ -154,14 +154,14 @@ class Exchange:
         service, call, frame = self._service, self._call, self._frame
         self._frame = None
         if frame is not None:
-            served = await service.native_server.respond(call, frame)
+            response = await service.native_server.respond(call, frame)
         else:
-            served = await service.native_server.continue_list(call)
+            response = await service.native_server.continue_list(call)
         # Before the client sees it, because its next request might arrive first.
-        service.record_outcome(served, call.source, call.transport)
-        return served
+        service.record_outcome(response, call.source, call.transport)
+        return response
 
-    def finish(self, served: NativeResponse) -> None:
+    def finish(self, response: NativeResponse) -> None:
         """Count and log the last response, after it was sent."""
         call, elapsed = self._call, (perf_counter_ns() - self._started) // 1000
-        self._service.log_request(served, call.source, call.transport, elapsed)
+        self._service.log_request(response, call.source, call.transport, elapsed)

@@ -266,7 +266,7 @@ class Connection(asyncio.Protocol):
         if buffered != self._recorded_size:
             self._recorded_size = buffered
             for longest in self._service.connections.unfinished.note(self, buffered):
-                self._service.counts.limited("unfinished_bytes")
+                self._service.counts.count_limit("unfinished_bytes")
                 longest.cut()
 
     def _take_messages(self) -> bool:
@@ -379,22 +379,22 @@ class Connection(asyncio.Protocol):
         earlier = None if is_first else lambda: self._wait_for_earlier(message)
         exchange = self._service.begin(frame, self.host, Transport.TCP, earlier)
         while True:
-            served = await exchange.next()
+            response = await exchange.next()
             if transport.is_closing():
-                if served.more:
+                if response.more:
                     return False  # the client has disconnected
             elif message is not self._messages[0]:
-                message.output.append(served.reply.to_stream())
+                message.output.append(response.reply.to_stream())
             else:
-                transport.write(served.reply.to_stream())
-                if (served.more or served.keep_alive) and self._writable is not None:
+                transport.write(response.reply.to_stream())
+                if (response.more or response.keep_alive) and self._writable is not None:
                     # Wait before more is created or read.
                     self.deadline = self._service.now() + self._service.connections.write_timeout
                     await self._writable
                     self.deadline = _NEVER
-            if not served.more:
-                exchange.finish(served)
-                return served.keep_alive
+            if not response.more:
+                exchange.finish(response)
+                return response.keep_alive
 
     async def _wait_for_earlier(self, message: _Message) -> None:
         """Wait until the messages before one are handled."""
@@ -443,7 +443,7 @@ class NativeAcceptLoop(AcceptLoop):
     """Accepts connections of the native protocol."""
 
     def __init__(self, service: "NativeService") -> None:
-        super().__init__(service.connections, service.counts.limited)
+        super().__init__(service.connections, service.counts.count_limit)
         self._service = service
         self._thread: ResolutionThread | None = None
 

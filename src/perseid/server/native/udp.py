@@ -321,7 +321,7 @@ class UdpServer:
             try:
                 # A forged sender: a response would only come back to this socket.
                 if return_address[1] == own_port and udp.is_own(return_address):
-                    service.dropped("forged")
+                    service.count_drop("forged")
                     continue
                 if access is not None:
                     started = perf_counter_ns()
@@ -337,7 +337,7 @@ class UdpServer:
                 else:
                     self._send_packets(udp, datagram, response, return_address)
             except OSError:  # unreachable address, or full buffers
-                service.dropped("unsent")
+                service.count_drop("unsent")
             else:
                 if access is not None:
                     self._log_request(access, datagram, response, return_address, started)
@@ -347,7 +347,7 @@ class UdpServer:
         packets = split_response(response)
         size = sum(map(len, packets))
         if not self.limits.traffic.allows(address[0], size - len(datagram), monotonic()):
-            self._service.dropped("rate_limit")
+            self._service.count_drop("rate_limit")
             refusal = self._short_response(datagram)
             if refusal is None:
                 return
@@ -374,10 +374,10 @@ class UdpServer:
         host, now = address[0], monotonic()
         # First what gets no response anyway: forged datagrams must not use up the limit of others. Port 0 is invalid.
         if not address[1] or is_response(datagram):
-            self._service.dropped("response")
+            self._service.count_drop("response")
             return
         if not (self.limits.all_requests.take(now) and self.limits.requests.allows(host, 1, now)):
-            self._service.dropped("rate_limit")
+            self._service.count_drop("rate_limit")
             return
         if len(datagram) < envelope_module.ENVELOPE_LENGTH:
             reply = self._service.early_failure(ResponseCode.PROTOCOL_ERROR, INVALID_LENGTH_TEXT)
@@ -396,10 +396,10 @@ class UdpServer:
             frame = Frame(*whole)
             if not frame.envelope.encrypted and any(frame.payload[_CODE]):
                 # A reflected response: its packets alone look like those of a request.
-                self._service.dropped("response")
+                self._service.count_drop("response")
                 return
         if self.in_flight >= MAX_IN_FLIGHT:
-            self._service.dropped("in_flight")
+            self._service.count_drop("in_flight")
             return
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._start_waiting)
@@ -417,8 +417,8 @@ class UdpServer:
 
     async def _serve(self, udp: DatagramSocket, address: ReturnAddress, datagram: bytes, frame: Frame) -> None:
         is_first = True
-        async for served in self._service.served(frame, address[0], Transport.UDP):
-            self._send(udp, address, datagram, served.reply, frame.payload, is_first=is_first)
+        async for response in self._service.respond(frame, address[0], Transport.UDP):
+            self._send(udp, address, datagram, response.reply, frame.payload, is_first=is_first)
             is_first = False
 
     def _send(
@@ -440,16 +440,16 @@ class UdpServer:
         request = datagram[: envelope_module.ENVELOPE_LENGTH] + payload
         excess = sum(map(len, packets)) - (max(len(datagram), len(request)) if is_first else 0)
         if len(packets) > MAX_PACKETS:
-            self._service.dropped("too_large")
+            self._service.count_drop("too_large")
             packets = self._refuse_large(request)
         elif not self.limits.traffic.allows(address[0], excess, monotonic()):
-            self._service.dropped("rate_limit")
+            self._service.count_drop("rate_limit")
             packets = [] if (short := self._short_response(request)) is None else [short]
         for packet in packets:
             try:
                 udp.send(packet, address)
             except OSError:  # unreachable address, or full buffers; the client retries
-                self._service.dropped("unsent")
+                self._service.count_drop("unsent")
                 return
             self._service.counts.udp_bytes += len(packet)
 

@@ -138,14 +138,14 @@ class WorkerCounters:
         self._udp_responses |= responses
         self.udp_bytes += size
 
-    def served(self, transport: Transport, opcode: OpCode, code: ResponseCode | None, microseconds: int) -> None:
+    def count_request(self, transport: Transport, opcode: OpCode, code: ResponseCode | None, microseconds: int) -> None:
         """Count a request of the native protocol."""
         if opcode not in _OPCODES:  # a client that tries all numbers must not fill the memory
             opcode = OpCode.RESERVED
         self._served[transport, opcode, code] += 1
         self.durations[transport].add(microseconds)
 
-    def http(self, transport: Transport, method: str, status: int) -> None:
+    def count_http_request(self, transport: Transport, method: str, status: int) -> None:
         """Count an HTTP request."""
         self._http[transport, method if method in METHODS else OTHER, status // 100] += 1
 
@@ -153,11 +153,11 @@ class WorkerCounters:
         """Count a failed authentication over HTTP."""
         self._http_authentication_failures[transport] += 1
 
-    def dropped(self, reason: str) -> None:
+    def count_drop(self, reason: str) -> None:
         """Count a datagram that gets no response, or a short one. The reason is a label of ours."""
         self._dropped[reason] += 1
 
-    def limited(self, limit: str) -> None:
+    def count_limit(self, limit: str) -> None:
         """Count a limit that was reached. Its name is a label of ours."""
         self._limited[limit] += 1
 

@@ -26,9 +26,9 @@ _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class AcceptLoop(ABC):
     """Accepts connections from listening sockets."""
 
-    def __init__(self, connections: Connections, limited: Callable[[str], None]) -> None:
+    def __init__(self, connections: Connections, count_limit: Callable[[str], None]) -> None:
         self._connections = connections
-        self._limited = limited
+        self._count_limit = count_limit
         self._adopting: set[asyncio.Task[None]] = set()
         self._listeners: set[socket.socket] = set()
 
@@ -63,7 +63,7 @@ class AcceptLoop(ABC):
                 return
             except OSError as error:
                 if error.errno in _EXHAUSTED:
-                    self._limited("descriptors")
+                    self._count_limit("descriptors")
                     loop.remove_reader(listener.fileno())
                     loop.call_later(NO_DESCRIPTORS_PAUSE, self._resume, loop, listener)
                     return

@@ -260,16 +260,16 @@ class Pools:
     def record_failed_proof(self, host: str, transport: Transport) -> None:
         """Record a failed authentication."""
         budgets = self._budgets
-        budgets.failed(budgets.source_for(host), udp=transport == Transport.UDP, now=self._clock())
+        budgets.record_failure(budgets.source_for(host), udp=transport == Transport.UDP, now=self._clock())
 
     def record_guess(self, guess: SecretGuess, host: str, transport: Transport) -> None:
         """Record the result of an attempt at a secret."""
         budgets, udp = self._budgets, transport == Transport.UDP
         budgets.record_guess(guess.secret_of, budgets.source_for(host), right=guess.right, udp=udp, now=self._clock())
 
-    def proved(self, host: str, transport: Transport) -> None:
+    def record_proof(self, host: str, transport: Transport) -> None:
         """Record a successful authentication."""
-        self._budgets.proved(self._budgets.source_for(host), udp=transport == Transport.UDP)
+        self._budgets.record_proof(self._budgets.source_for(host), udp=transport == Transport.UDP)
 
     def stats(self) -> Mapping[WorkKind, PoolStats]:
         """Return the counters by kind, for the metrics."""

@@ -236,7 +236,7 @@ async def _run_message(native: NativeProtocol, frame: Frame, request_context: Re
     client = request_context.request.client
     transport = Transport.HTTPS if client.secure else Transport.HTTP
     parts, length = [], 0
-    async with aclosing(native.served(frame, client.host, transport)) as native_responses:
+    async with aclosing(native.respond(frame, client.host, transport)) as native_responses:
         async for native_response in native_responses:
             data = native_response.reply.to_stream()
             length += len(data)

@@ -503,7 +503,7 @@ class Connection(asyncio.Protocol):
         if self._state == _IDLE:
             self._finish()
             return
-        self._manager.limited("slow_connection")
+        self._manager.count_limit("slow_connection")
         if self._state == _READING:
             self._refuse(self._incomplete_error(408, _LATE))
         elif self._stream is not None and self._stream.is_waiting:

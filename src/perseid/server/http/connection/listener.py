@@ -73,7 +73,7 @@ class Timeouts:
 class ConnectionManager:
     """The HTTP connections of the process."""
 
-    __slots__ = ("draining", "limited", "now", "open", "time", "times", "unfinished", "waiting")
+    __slots__ = ("count_limit", "draining", "now", "open", "time", "times", "unfinished", "waiting")
 
     def __init__(
         self,
@@ -82,9 +82,9 @@ class ConnectionManager:
         max_unfinished: int = MAX_UNFINISHED_BYTES,
         now: Callable[[], float] = monotonic,
         time: Callable[[], float] = time,
-        limited: Callable[[str], None] = lambda _: None,
+        count_limit: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Start without connections. `limited` is called with the name of each limit that is enforced, for counters."""
+        """Start without connections. `count_limit` counts a limit that was reached, by its name."""
         self.open: set[Connection] = set()
         """The open connections."""
         self.waiting = 0
@@ -95,7 +95,7 @@ class ConnectionManager:
         self.unfinished: UnfinishedMessages[Connection] = UnfinishedMessages(max_unfinished)
         self.now = now
         self.time = time
-        self.limited = limited
+        self.count_limit = count_limit
 
     def check_deadlines(self) -> None:
         """Handle connections whose deadline has passed; called about once per second."""
@@ -112,7 +112,7 @@ class ConnectionManager:
     def note_buffered(self, connection: "Connection", size: int) -> None:
         """Note how much incomplete data a connection buffers; above the total limit the largest is cut."""
         for longest in self.unfinished.note(connection, size):
-            self.limited("unfinished_bytes")
+            self.count_limit("unfinished_bytes")
             longest.cut()
 
 
@@ -158,7 +158,7 @@ class HttpListener(AcceptLoop):
         listen: Listen = "both",
     ) -> None:
         """Without a context there is no TLS."""
-        super().__init__(connections, counts.limited)
+        super().__init__(connections, counts.count_limit)
         self.connections = connections
         self.make, self.work = make, work
         self.context = context
@@ -183,7 +183,7 @@ class HttpListener(AcceptLoop):
         """Cut connections whose deadline has passed; called about once per second."""
         now = self.now()
         for connection in [one for one in self.pending if one.deadline < now]:
-            self._counts.limited("slow_connection")
+            self._counts.count_limit("slow_connection")
             connection.cut()
 
     def drain(self) -> None:
