@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from perseid.bulk.columns import TEMPLATE, parse_column
+from perseid.bulk.columns import parse_column
 from perseid.bulk.formats import InvalidFile, ReadOptions, Row, UnknownColumns
 from perseid.bulk.imports import to_read_options
 from perseid.bulk.rows import open_rows
@@ -88,6 +88,40 @@ def test_unknown_columns_are_refused_by_name_with_suggestions() -> None:
     assert isinstance(known[0], ImportRow)
 
 
+@pytest.mark.parametrize(
+    ("header", "options", "example"),
+    [
+        ("handle,Shelf,Ttile", ReadOptions(), ("Ttile", "TITLE")),
+        ("handle,Shelf", ReadOptions(), ("Shelf", "TYPE")),
+        ("Kennung,URL", ReadOptions(), ("Kennung", "handle")),
+        ("Shelf,URL", ReadOptions(mint=True, prefix="1"), ("Shelf", "TYPE")),
+    ],
+)
+def test_advice_for_unknown_columns_has_the_probable_meaning(
+    header: str, options: ReadOptions, example: tuple[str, str]
+) -> None:
+    with pytest.raises(UnknownColumns) as caught:
+        read(f"{header}\n", options)
+    assert tuple(caught.value.problem.advice_parameters.values()) == example
+
+
+@pytest.mark.parametrize("first", ["1/a,https://example.org/", "https://example.org/,A map", "A map\t20.500/x y"])
+@pytest.mark.parametrize("mint", [False, True])
+def test_a_file_without_names_of_columns_is_refused_as_such(first: str, mint: bool) -> None:
+    """With a meaning for each of its cells, the first row would be lost."""
+    with pytest.raises(InvalidFile, match=r"The first row has values, such as '(1/a|https://example.org/|20.500/x y)'"):
+        read(f"{first}\n", ReadOptions(mint=mint, prefix="1"))
+
+
+def test_a_column_can_have_the_name_of_a_property() -> None:
+    table = "handle,http://purl.org/dc/terms/title\n1/a,b\n"
+    with pytest.raises(UnknownColumns):
+        read(table)
+    (row,) = read(table, ReadOptions(columns={"http://purl.org/dc/terms/title": "TITLE"}))
+    assert isinstance(row, ImportRow)
+    assert row.values == (text("TITLE", "b"),)
+
+
 def test_problem_of_a_table_without_names_is_short() -> None:
     with pytest.raises(UnknownColumns) as caught:
         read(f"handle,{','.join([f'cell {number}' for number in range(1_000)])}\n")
@@ -157,7 +191,5 @@ def test_the_columns_of_a_report_are_ignored_but_what_could_not_be_read_is_not_m
     assert empty.rule == "empty-row"
 
 
-def test_the_template_can_be_imported() -> None:
-    rows = read(TEMPLATE)
-    assert [type(row) for row in rows] == [ImportRow, ImportRow]
+def test_columns_are_shown_as_they_are_written() -> None:
     assert str(parse_column("3:EMAIL!private!ttl=60!base64")) == "3:EMAIL!private!ttl=60!base64"

@@ -128,11 +128,12 @@ def test_cells_are_literal(here: Site) -> None:
 
 
 def test_unknown_columns_are_refused_by_name(here: Site) -> None:
-    write("t.csv", ("handle", "URL", "Ttile", "Shelf"), (f"{PREFIX}/a", "https://a.example/", "A", "7"))
+    write("t.csv", ("handle", "URL", "Ttile", "Place/Date"), (f"{PREFIX}/a", "https://a.example/", "A", "7"))
     done = here("import t.csv --yes")
     assert (done.code, done.out) == (2, "")
-    assert "'Ttile', 'Shelf'" in done.err
-    here.ok("import t.csv --yes --map Ttile=TITLE --map Shelf=-")
+    assert "'Ttile', 'Place/Date'" in done.err
+    assert "as in --map Ttile=TITLE:" in done.err
+    here.ok("import t.csv --yes --map Ttile=TITLE --map Place/Date=-")
     assert values_of(here, f"{PREFIX}/a") == ["https://a.example/", "A"]
 
 

@@ -205,6 +205,7 @@ def test_unknown_columns_are_wrong_usage_and_all_are_named(here: Site) -> None:
         (b"handle,url,title\n12345/a,https://example.org/,x\n", ("unknown columns: 'handle', 'url', 'title'",)),
         (b"url,title,EMIAL!private\nx,x,y\n", ("did you mean URL?", "did you mean TITLE?", "did you mean EMAIL?")),
         (b"URL,12345/UNKNOWN\nx,y\n", ("'12345/UNKNOWN'", "perseid type list")),
+        (b"URL,Name/Title\nx,y\n", ("unknown columns: 'Name/Title'",)),
         (b"URL,CHECKSUM,a b\nx,y,z\n", ("--allow-type CHECKSUM --allow-type 'a b'",)),
     ):
         refused(here("mint 12345 --from -", stdin=table), "Standard input", *words, code=2)

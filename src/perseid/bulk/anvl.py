@@ -18,7 +18,6 @@ import msgspec
 from perseid.names.suggest import nearest
 from perseid.records.encoding import to_iso
 from perseid.records.errors import InvalidData, RecordMisuse
-from perseid.registry.advice import AdviceKind
 from perseid.registry.policy.policy import Policy
 from perseid.schema.imports import ImportRow, RowOperation, RowProblem
 from perseid.schema.records import Data, ValueInput
@@ -34,6 +33,7 @@ from .formats import (
     Row,
     RowReader,
     UnknownColumns,
+    advise_columns,
     invalid_file,
     row_problem,
     shorten,
@@ -167,7 +167,7 @@ def read_service_table(table: Table, profile: Profile, options: ReadOptions) -> 
     """The rows of a table that a service exported."""
     fields = _Fields(profile, options)
     if unknown := {name: fields.suggest(name) for name in table.header if fields.find(name) is None}:
-        raise UnknownColumns(unknown, AdviceKind.MAP_COLUMN(column=next(iter(unknown))))
+        raise UnknownColumns(unknown, advise_columns(unknown))
     uses = tuple([ColumnUse(name, fields.find(name) or "") for name in table.header])
     detected = msgspec.structs.replace(table.detected, columns=uses, profile=profile)
     return RowReader(detected, _read_table(table, fields, options), table.header)
@@ -232,7 +232,7 @@ def _make_row(line: int, record: Iterable[tuple[str, str]], fields: _Fields, opt
     for name, text in record:
         meaning = fields.find(name)
         if meaning is None:
-            fix = AdviceKind.MAP_COLUMN(column=shorten(name))
+            fix = advise_columns({shorten(name): ""})
             return row_problem(line, shorten(name), shorten(text), "unknown-columns", "The field is unknown.", fix)
         if meaning in _SPECIAL:
             special.setdefault(meaning, text.strip())

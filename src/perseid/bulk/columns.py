@@ -36,6 +36,7 @@ from .formats import (
     RowReader,
     TypeCheck,
     UnknownColumns,
+    advise_columns,
     check_state,
     find_handle,
     invalid_file,
@@ -81,17 +82,12 @@ KNOWN_TYPES: Final = frozenset(
 )
 """Types that a header can be without a mapping; the caller knows those of an installation."""
 
-TEMPLATE: Final = (
-    "handle,url,title,EMAIL!private,state\r\n"
-    "12345/report-1,https://example.org/reports/1,Annual report,library@example.org,published\r\n"
-    "12345/report-2,https://example.org/reports/2,,,unpublished\r\n"
-)
-"""An example of a table (`perseid import --template`)."""
-
 _SPECIAL: Final = frozenset({HANDLE, STATE, CREATED, UPDATED, OWNER, IGNORED})
 _INDEX: Final = re.compile(r"([1-9][0-9]{0,9}):(.+)", re.DOTALL)
 _PERMISSIONS: Final = re.compile("[01]{4}([01]{4})?")
 _BLANKS: Final = re.compile(r"[\s_]+")
+_CELL: Final = re.compile(r"[a-z][a-z0-9+.-]*://|[0-9][0-9.]*/[^ ]", re.IGNORECASE)
+"""The start of a URL or a handle."""
 _MAX_INDEX: Final = 0x7FFF_FFFF
 
 
@@ -181,7 +177,9 @@ def map_columns(header: tuple[str, ...], options: ReadOptions, is_type: TypeChec
         message = f"The file does not have the column {missing[0]!r}, which was given a meaning."
         raise invalid_file("missing-column", message, f"Its columns are: {shorten(known)}.", column=missing[0])
     if unknown:
-        raise UnknownColumns(unknown, AdviceKind.MAP_COLUMN(column=next(iter(unknown))))
+        _require_names(header, unknown)
+        needs_handle = not options.mint and all(column.kind != HANDLE for column in columns)
+        raise UnknownColumns(unknown, advise_columns(unknown, needs_handle=needs_handle))
     _check_special(header, columns)
     return tuple(columns)
 
@@ -242,6 +240,15 @@ def _suggest(name: str) -> str:
     if meant := nearest(folded, WELL_KNOWN, _CUTOFF):
         return WELL_KNOWN[meant]
     return nearest(folded, sorted(each.lower() for each in KNOWN_TYPES), _CUTOFF).upper()
+
+
+def _require_names(header: tuple[str, ...], unknown: Mapping[str, str]) -> None:
+    """Refuse a file without names of columns, whose first row would be lost if its cells were given a meaning."""
+    value = next((name for name in header if _CELL.match(name)), "")
+    if value and all(name in unknown or _CELL.match(name) for name in header if name):
+        message = f"The first row has values, such as {shorten(value)!r}, but no names of columns."
+        fix = "Insert a first row with names of columns, such as handle and URL."
+        raise invalid_file("missing-header", message, fix)
 
 
 def _check_special(header: tuple[str, ...], columns: list[Column]) -> None:

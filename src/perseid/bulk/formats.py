@@ -4,7 +4,7 @@ A file is read as a stream: memory is bounded by the longest row, whatever the s
 row is a `RowProblem`, and reading continues; what makes a whole file unreadable is raised as `InvalidFile`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
@@ -128,6 +128,13 @@ class InvalidFile(Exception):
     def __str__(self) -> str:
         start = f"line {self.problem.line}: " if self.problem.line else ""
         return f"{start}{self.problem.message}"
+
+
+def advise_columns(columns: Mapping[str, str], *, needs_handle: bool = False) -> Advice:
+    """What to do about unknown columns, by header, with what was probably meant; one of them is the example."""
+    first = next(iter(columns.items()))
+    column, meaning = next((each for each in columns.items() if bool(each[1]) is not needs_handle), first)
+    return AdviceKind.MAP_COLUMN(column=column, meaning=meaning or ("handle" if needs_handle else "TYPE"))
 
 
 class UnknownColumns(InvalidFile):

@@ -44,8 +44,7 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.LIST_USERS: "List the users: perseid user list",
     AdviceKind.MAKE_PUBLIC: "Make it public: write its type without !private, or with !public",
     AdviceKind.MAP_COLUMN: (
-        "Use --map {column}=handle if it has the handles, --map {column}=TYPE to store it as a type, "
-        "or --map {column}=- to ignore it"
+        "Give each unknown column a meaning, as in --map {column}={meaning}: a type, handle, state, or - to ignore it"
     ),
     AdviceKind.MINT_AGAIN: (
         "To write its handles again: perseid import FILE --handles-of {job}. To mint others: --mint-again"

@@ -10,7 +10,7 @@ from perseid.client.errors import ClientError, NotFound, ProtocolError
 from perseid.records.encoding import to_base64
 from perseid.registry.commands.records import PartialValue
 from perseid.registry.policy.policy import Policy
-from perseid.registry.policy.types import is_named_type
+from perseid.registry.policy.types import is_foreign_type, is_named_type
 from perseid.schema.records import MAX_NAMES, Data, MintedHandles, ValueInput
 
 from ._output import progress
@@ -122,4 +122,4 @@ def is_known_type(client: "Client", policy: Policy, type_: str) -> bool:
     try:
         return "/" in type_ and bool(client.type(type_).handle)
     except NotFound as missing:
-        return missing.problem_type == "prefix-not-hosted"
+        return missing.problem_type == "prefix-not-hosted" and is_foreign_type(type_)

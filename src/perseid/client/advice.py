@@ -41,7 +41,10 @@ TEXTS: Final = {
     "LIST_TYPES": "Only handles can be registered as types. Use a registered type: client.types()",
     "LIST_USERS": "List the users: client.users()",
     "MAKE_PUBLIC": 'Make it public: ValueInput(type, data, permissions="1110")',
-    "MAP_COLUMN": "Give the column a type: ImportQuery(map=({column} + '=TYPE',)), or ignore it with '=-'",
+    "MAP_COLUMN": (
+        "Give each unknown column a meaning, as in ImportQuery(map=({column} + '=' + {meaning},)): a type, handle, "
+        "state, or - to ignore it"
+    ),
     "MINT_AGAIN": "Undo it first: client.undo({job}), or mint other handles: ImportQuery(mint_again=True)",
     "MINT_OR_ENTER_HANDLE": "Enter the handle, or mint handles: ImportQuery(mint=True, prefix=PREFIX)",
     "NAME_HANDLE_COLUMN": "Name the column with the handles: ImportQuery(map=('COLUMN=handle',)), or mint handles",

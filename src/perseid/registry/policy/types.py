@@ -63,6 +63,7 @@ _EXACT_TYPES: Final = BUILT_IN_TYPES | {
 TYPO_SIMILARITY: Final = 0.8
 """How similar a type is to one that was probably meant: one letter of four or more differs, or is extra."""
 
+_FOREIGN: Final = re.compile(r"(10320|[0-9]+(\.[0-9A-Za-z-]+)+)/.")  # 10320 has types of the Handle System
 _WORD: Final = re.compile("[A-Za-z0-9_]{2,16}")  # no handle, and not much longer than the longest built-in type
 
 MAX_COMPARED_TYPES: Final = 32
@@ -194,7 +195,17 @@ def is_known_type(snapshot: Snapshot, policy: Policy, type_: str) -> bool:
 
     Every type can be stored. This is for files whose columns may mean something else.
     """
-    return is_named_type(policy, type_) or _is_defined(snapshot, Handle.for_lookup(type_))
+    if is_named_type(policy, type_):
+        return True
+    handle = Handle.for_lookup(type_)
+    if handle is not None and not snapshot.hosts_prefix(handle.prefix):
+        return is_foreign_type(type_)
+    return _is_defined(snapshot, handle)
+
+
+def is_foreign_type(type_: str) -> bool:
+    """Whether a type that is not of this server looks like one of another: `21.T11148/x`, not `Name/Title` or a URL."""
+    return bool(_FOREIGN.match(type_))
 
 
 def is_named_type(policy: Policy, type_: str) -> bool:

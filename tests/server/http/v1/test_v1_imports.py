@@ -80,7 +80,8 @@ def test_advice_names_parameters_of_the_api(importing: Harness) -> None:
     found = got(upload(importing, "handle,Shelf mark\n12345/s,A 1\n"), 202)
     assert found["problem"] == "Unknown columns: 'Shelf mark'."
     assert "the parameter map=Shelf%20mark%3DTYPE" in found["advice"]
-    assert (found["advice_kind"], found["advice_parameters"]) == ("MAP_COLUMN", {"column": "Shelf mark"})
+    shelf = {"column": "Shelf mark", "meaning": "TYPE"}
+    assert (found["advice_kind"], found["advice_parameters"]) == ("MAP_COLUMN", shelf)
     found = got(upload(importing, "handle,URL\n,https://example.org/\n"), 202)
     (row,) = got(get(importing, f"/imports/{found['id']}/problems"))["problems"]
     assert (row["fix"], row["advice_kind"]) == (

@@ -51,7 +51,8 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.LIST_USERS: mark("See the page Access"),
     AdviceKind.MAKE_PUBLIC: mark("Choose that everybody can read the value"),
     AdviceKind.MAP_COLUMN: mark(
-        "Enter {column}=TYPE under Options to store it as a type, or {column}=- to ignore it, and check the file again"
+        "Give each unknown column a meaning under Options, as in {column}={meaning}: a type, handle, state, "
+        "or - to ignore it; then check the file again"
     ),
     AdviceKind.MINT_AGAIN: mark("Undo job {job} first, or mint other identifiers"),
     AdviceKind.MINT_OR_ENTER_HANDLE: mark("Enter the handle, or choose under Options that identifiers are minted"),

@@ -211,7 +211,8 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.LIST_USERS: f"List the users: GET {BASE}/users",
     AdviceKind.MAKE_PUBLIC: 'Make it public, with the permissions "1110"',
     AdviceKind.MAP_COLUMN: (
-        "Store the column as a type with the parameter map={column}%3DTYPE, or ignore it with map={column}%3D-"
+        "Give each unknown column a meaning, as with the parameter map={column}%3D{meaning}: a type, handle, state, "
+        "or - to ignore it"
     ),
     AdviceKind.MINT_AGAIN: (
         f"Undo it first: POST {BASE}/jobs/{{job}}/undo. To mint other handles, send the parameter mint_again"
