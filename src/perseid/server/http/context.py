@@ -13,20 +13,17 @@ reveal a few existing names. People who mistype a name never reach the limit; a 
 plain errors.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, cast
 
 from perseid.records.private_keys import PrivateKey
 from perseid.records.site import Site, Transport
 from perseid.registry.installation.logo import Logo
 from perseid.registry.installation.sections import BARE, HANDLE_SEGMENT, ServiceSection
 from perseid.registry.installation.settings import Config
-from perseid.registry.queries.suggest import Suggestions
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import LedgerNeeded, LongRecord, Snapshot
 from perseid.server.http.auth.session_table import SessionTable
@@ -43,11 +40,21 @@ from perseid.wire.codes import ResponseCode
 from perseid.wire.framing import Frame
 from perseid.wire.server import Reply
 
+from .caches import (
+    MAX_KEPT_PAGES,
+    MAX_REQUESTED_PAGES,
+    MAX_SHARED_PARTS,
+    KeptResults,
+    StateCache,
+    SuggestionCache,
+)
 from .messages import Client, Request
 
 if TYPE_CHECKING:
     from perseid.server.http.negotiation import KeptPage
     from perseid.server.native.external import ExternalIdentities
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +161,6 @@ def make_suggestion_budget(state: SharedState | None = None) -> Budget:
     return Budget(SUGGESTIONS_PER_ADDRESS, SUGGESTIONS_TOTAL, buckets=buckets)
 
 
-MAX_CACHED_SUGGESTIONS: Final = 256
-"""Texts whose suggestions are cached: those that many people mistype, and a page that is reloaded."""
-
 MAX_SEARCHES: Final = 2
 """Searches at a time. More would take longer than people wait, and each costs as much as hundreds of responses; so
 under load the pages have no suggestions."""
@@ -164,93 +168,6 @@ under load the pages have no suggestions."""
 MAX_WAITING_FOR_SEARCH: Final = 4
 """Pages that may wait beside a search. With more it is given up, so that neither they nor its own page wait for long:
 a search has dozens of steps, and all pages that wait take their turns between two of them."""
-
-
-MAX_CACHED_FACTS: Final = 512
-"""What pages of many records share: the contacts of prefixes, whether a type has a page, administrators as HTML."""
-
-T = TypeVar("T")
-
-
-class StateCache(Generic[T]):
-    """Results that are the same as long as the view is in one state."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._results: tuple[object, dict[Hashable, T]] = (None, {})
-
-    def get(self, key: Hashable, state: object) -> T | None:
-        """Return a cached result; None if there is none for this state."""
-        known, results = self._results
-        return results.get(key) if state == known else None
-
-    def add(self, key: Hashable, state: object, result: T) -> None:
-        """Cache a result of a state; None is the state of no view."""
-        known, results = self._results
-        if state is None:
-            return
-        if state != known or len(results) >= self._size:
-            results = {}
-            self._results = state, results
-        results[key] = result
-
-
-MAX_KEPT_PAGES: Final = 256
-"""Pages of records that a worker keeps, of at most 16 KiB: 4 MiB."""
-
-MAX_REQUESTED_PAGES: Final = 512
-"""Requests after which a worker forgets which pages were requested once: rarer ones are not worth their memory."""
-
-MAX_KEPT: Final = 256
-"""Results that take long to read and are kept for a time: the namespaces that people look at."""
-
-
-class KeptResults:
-    """Results that may be some time old. What several clients wait for is read once. Event loop only."""
-
-    def __init__(self) -> None:
-        self._results: dict[str, tuple[float, object]] = {}
-        self._running: dict[str, asyncio.Future[object]] = {}
-
-    async def get(self, key: str, seconds: float, read: Callable[[], Coroutine[Any, Any, object]]) -> object:
-        """Return a result that was read within so many seconds, or read it. Raises what `read` raises."""
-        while True:
-            until, known = self._results.get(key, (0.0, None))
-            if until > monotonic():
-                return known
-            running = self._running.get(key)
-            if running is None:
-                return await self._read(key, seconds, read)
-            try:
-                return await asyncio.shield(running)
-            except Busy:  # the limit of another client; until `finish` has run
-                await asyncio.sleep(0)
-
-    async def _read(self, key: str, seconds: float, read: Callable[[], Coroutine[Any, Any, object]]) -> object:
-        """Read something in a task, which goes on for the others if its client leaves."""
-
-        def finish(task: asyncio.Future[object]) -> None:
-            del self._running[key]
-            if task.cancelled() or task.exception() is not None:
-                return
-            if len(self._results) >= MAX_KEPT:
-                self._results.clear()
-            self._results[key] = (monotonic() + seconds, task.result())
-
-        task = self._running[key] = asyncio.ensure_future(read())
-        task.add_done_callback(finish)
-        return await asyncio.shield(task)
-
-    def clear(self) -> None:
-        self._results.clear()
-
-
-class SuggestionCache(StateCache[Suggestions]):
-    """The suggestions for texts, and the searches that are running."""
-
-    def __init__(self) -> None:
-        super().__init__(MAX_CACHED_SUGGESTIONS)
-        self.running = 0
 
 
 INTERFACE = "http"
@@ -299,13 +216,12 @@ class ServerContext:
     """State of the version 1 API."""
     suggestion_budget: Budget = field(default_factory=make_suggestion_budget)
     suggestion_cache: SuggestionCache = field(default_factory=SuggestionCache)
-    page_cache: StateCache[object] = field(default_factory=lambda: StateCache(MAX_CACHED_FACTS))
-    """What pages need of other records."""
+    shared_parts: StateCache[object] = field(default_factory=lambda: StateCache(MAX_SHARED_PARTS))
+    """What the pages of many records need of others, such as the contacts of a prefix."""
     record_pages: StateCache["KeptPage"] = field(default_factory=lambda: StateCache(MAX_KEPT_PAGES))
     """Pages of records that were requested twice."""
-    requested_pages: StateCache[bool] = field(default_factory=lambda: StateCache(MAX_REQUESTED_PAGES))
-    """Those that were requested once."""
-    kept_pages: KeptResults = field(default_factory=KeptResults)
+    pages_requested_once: StateCache[bool] = field(default_factory=lambda: StateCache(MAX_REQUESTED_PAGES))
+    slow_results: KeptResults = field(default_factory=KeptResults)
     """What pages show that takes long to read: see `pages.browse_pages`."""
     turns: Turns = field(default_factory=Turns)
     """Longer pieces of work in the event loop."""

@@ -5,9 +5,9 @@ survive the other processes: the sockets with the requests that wait in them, th
 counters and buckets, and the directory of the shared state. A restarted process finds all of it unchanged.
 
 Each worker has its own sockets on the same ports (SO_REUSEPORT), and the kernel distributes clients over them; sockets
-that systemd passes are shared (see `activation`). A worker
-that has ended, or whose event loop has not been seen running for a moment, is *silent*: the other workers serve its
-sockets too, until it is back. One that stays silent is killed and replaced.
+that systemd passes are shared (see `activation`). A worker that has ended, or whose event loop has not been seen
+running for a moment, is *silent*: the other workers serve its sockets too, until it is back. One that stays silent is
+killed and replaced.
 
 Children are forked from the fork server, which has loaded their modules, one after the other. Each gets the options of
 its `Child` and those of `ChildOptions`. Over a pipe it reports, as lines of JSON, that it is `ready`, that it has

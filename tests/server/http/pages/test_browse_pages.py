@@ -26,7 +26,7 @@ from perseid.registry.context import Context
 from perseid.registry.policy.policy import PROFILES, Audience
 from perseid.registry.queries import listing
 from perseid.registry.queries.browse import NamespaceOverview, get_overview
-from perseid.server.http.context import KeptResults
+from perseid.server.http.caches import KeptResults
 from perseid.server.http.messages import Client, Request, Response
 from perseid.server.http.pages import browse_pages
 from perseid.server.http.pages.browse_pages import explain_policy
@@ -257,7 +257,7 @@ def test_a_client_that_comes_after_the_refusal_of_another_does_not_block_the_eve
 
 
 def drawn(server: Harness, prefix: str) -> str:
-    server.context.kept_pages.clear()
+    server.context.slow_results.clear()
     answer = server.get(f"/namespaces/{prefix}")
     assert answer.status == 200
     return answer.body.decode()

@@ -223,7 +223,7 @@ def test_link_checks_of_a_page_are_limited(server: Harness) -> None:
 
 def test_long_texts_are_not_cached_as_names(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     added: list[object] = []
-    monkeypatch.setattr(server.context.page_cache, "add", lambda key, *_: added.append(key))
+    monkeypatch.setattr(server.context.shared_parts, "add", lambda key, *_: added.append(key))
     longest = "12345/" + "x" * (MAX_ENCODED_LENGTH - 6)
     create(server, "12345/long-names", text(1, "HS_ALIAS", longest), text(2, "HS_ALIAS", f"{longest}x"))
     assert server.get("/12345/long-names?noredirect&ignore_aliases").status == 200

@@ -314,5 +314,5 @@ async def _read(request_context: RequestContext, key: str, read: Callable[[Snaps
         with request_context.server.registry.snapshot() as snapshot:
             return read(snapshot)
 
-    kept = request_context.server.kept_pages
+    kept = request_context.server.slow_results
     return cast("T", await kept.get(key, KEPT_SECONDS, lambda: request_context.do(WorkKind.READ, run)))

@@ -400,7 +400,7 @@ class RecordReader:
 
     def cached(self, key: Hashable, find: Callable[[], T], is_small: Callable[[T], bool] = lambda _: True) -> T:
         """What the pages of many records need of others, found once in each state of the view."""
-        cache, state = self.server.page_cache, self.snapshot.stamp
+        cache, state = self.server.shared_parts, self.snapshot.stamp
         known = cast("T | None", cache.get(key, state))
         if known is None:
             known = find()

@@ -368,8 +368,8 @@ def _resolve(
         response = replace(response, headers=(*response.headers, *headers))
     if key is None or state is None or not isinstance(response, Response) or not _is_small_page(response):
         return response
-    if server.requested_pages.get(key, state) is None:  # most pages are requested once: keeping one takes time
-        server.requested_pages.add(key, state, True)
+    if server.pages_requested_once.get(key, state) is None:  # most pages are requested once: keeping one takes time
+        server.pages_requested_once.add(key, state, True)
         return response
     lifetimes = {Value(1, URL, b"", value.ttl, value.ttl_type) for value in found.used}  # without data: it can be large
     kept = KeptPage.of(response, settings, partial(cache_lifetime, lifetimes))
