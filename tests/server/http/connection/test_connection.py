@@ -101,6 +101,13 @@ def test_repeated_headers_with_body(server: Running) -> None:
             assert caller.answer().body == b"GET /now body"
 
 
+def test_headers_of_http_1_1_are_checked_again_for_1_0(server: Running) -> None:
+    with server.connect() as caller:
+        for version, closes in ((b"1.1", False), (b"1.0", True)):
+            caller.feed([b"GET /now HTTP/" + version + b"\r\nHost: localhost\r\n\r\n"])
+            assert caller.answer().closes == closes
+
+
 def test_headers_of_http_1_0_are_checked_again_for_1_1(server: Running) -> None:
     with server.connect() as caller:
         caller.feed([get(b"/now", b"Connection: keep-alive", version=b"1.0")])
@@ -135,7 +142,8 @@ def test_head_that_arrives_in_parts_is_parsed_once(monkeypatch: pytest.MonkeyPat
         for end in range(len(head)):
             reader.check_partial(head[:end])
         assert reader.read(head).target == path
-    assert parsed == ["line", "headers"] * 2
+    assert parsed == ["line", "headers", "line"]  # the second has the same headers
+    assert [reader.read(get(b"/c", b"Content-Length: 5")).fields.length, *parsed[3:]] == [5, "line", "headers"]
 
 
 def test_large_head_is_refused_with_repeated_headers(server: Running) -> None:

@@ -425,7 +425,7 @@ class HeadParser:
     def parse_repeated(self, raw: bytes) -> ParsedRequest | None:
         """Parse a whole request without a body that has the same headers as the last one; None if it is not."""
         last = self._last
-        if last is None:
+        if last is None or last.length:
             return None
         line = _COMMON_REQUEST_LINE.match(raw)
         if line is None or raw[line.end() - 2 :] != last.raw or len(raw) > MAX_HEAD:
@@ -436,12 +436,14 @@ class HeadParser:
         """Parse a whole head, from the request line to the empty line. Raises `ProtocolError`."""
         method, target, version, end = self._line or _parse_request_line(head)
         self._line = None
-        try:
-            fields = HeaderFields(head[end - 2 :], version, self._peer)
-        except ProtocolError as problem:
-            problem.path, problem.method = target.partition(b"?")[0], method
-            raise
-        self._last = fields if version == "1.1" and fields.keep and fields.length == 0 else None
+        fields, raw = self._last, head[end - 2 :]
+        if fields is None or version != "1.1" or fields.raw != raw:
+            try:
+                fields = HeaderFields(raw, version, self._peer)
+            except ProtocolError as problem:
+                problem.path, problem.method = target.partition(b"?")[0], method
+                raise
+            self._last = fields if version == "1.1" and fields.keep else None
         return ParsedRequest(method, target, version, fields)
 
     def check_partial(self, raw: bytes) -> None:
