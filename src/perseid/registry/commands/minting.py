@@ -105,8 +105,9 @@ class Generate(Deferrable):
         if context.stage is not Stage.COMMIT:
             _check_count(self.count)
             return defer(self)
-        handles = _plan_minting(context, self).check(self.count).new_handles(self.count, 1)
-        return Plan(lambda _: MintResult(tuple(handles), 0), reason=context.reasons[-1])
+        new = _plan_minting(context, self).check(self.count).new_records(self.count, 1)
+        handles = tuple([record.handle for record in new])
+        return Plan(lambda _: MintResult(handles, 0), reason=context.reasons[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,19 +154,19 @@ class Mint(Generate):
         # Checked before numbers are leased: those of a command that is refused afterwards are lost.
         samples = [mint_plan.sample] * self.names_each
         rows = range(self.count if self.each else 1)
-        (first, *_), *_ = [self._check_row(context, mint_plan, samples, row) for row in rows]
-        handles = mint_plan.new_handles(total, self.names_each)
-        if context.stage is not Stage.COMMIT and (mint_plan.leases or len(handles) < total):
+        (first, *_), *_ = [self._check_row(context, samples, row) for row in rows]
+        new = mint_plan.new_records(total, self.names_each)
+        if context.stage is not Stage.COMMIT and (mint_plan.leases or len(new) < total):
             return defer(self)
         if self.each or self.own_handle or self.own_administrator or self.metadata is not None:
-            groups = [handles[at : at + self.names_each] for at in range(0, len(handles), self.names_each)]
-            objects = [self._drafts(context, mint_plan, group, row) for row, group in enumerate(groups)]
+            groups = [new[at : at + self.names_each] for at in range(0, len(new), self.names_each)]
+            objects = [self._drafts(context, group, row) for row, group in enumerate(groups)]
             drafts = [draft for each in objects for draft in each]
         else:
-            drafts = [first.with_handle(str(handle)) for handle in handles]
+            drafts = [first.with_handle(str(record.handle)) for record in new]
 
         def result(seq: int) -> MintResult:
-            return MintResult(tuple(handles), seq, tuple(context.warnings))
+            return MintResult(tuple([record.handle for record in new]), seq, tuple(context.warnings))
 
         return Plan(result, tuple(drafts), reason=context.reasons[-1])
 
@@ -176,12 +177,12 @@ class Mint(Generate):
     def decide_sample(self, context: Context, mint_plan: "MintPlan") -> Draft:
         """Decide the first object as if it were minted, with a handle that nobody gets. Raises `Refused`."""
         samples = [mint_plan.sample] * self.names_each
-        return self._drafts(context, mint_plan, samples, 0)[0]
+        return self._drafts(context, samples, 0)[0]
 
-    def _check_row(self, context: Context, mint_plan: "MintPlan", samples: Sequence[Handle], row: int) -> list[Draft]:
+    def _check_row(self, context: Context, samples: Sequence[StoredRecord], row: int) -> list[Draft]:
         """Decide an object; of several with values of their own, refusals name the record, from 1, or its line."""
         try:
-            return self._drafts(context, mint_plan, samples, row)
+            return self._drafts(context, samples, row)
         except Refused as refused:
             if refused.code is ResponseCode.INVALID_VALUE:
                 if self.lines:
@@ -190,33 +191,32 @@ class Mint(Generate):
                     refused.locate(f"Record {self.rows_before + row + 1:,}")
             raise
 
-    def _drafts(self, context: Context, mint_plan: "MintPlan", handles: Sequence[Handle], row: int) -> list[Draft]:
+    def _drafts(self, context: Context, new: Sequence[StoredRecord], row: int) -> list[Draft]:
         """The entries of one object: its handle, and that of its metadata record if it has one."""
-        policy = mint_plan.policy
+        policy, handles = new[0].policy, [str(record.handle) for record in new]
         values = self.each[row] if self.each else self.values
         if self.reserve:
             if self.metadata is not None or values:
                 reason = "A reserved handle cannot have values"
                 raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.MINT_WITHOUT_RESERVING(), "S1")
-            return [_reservation(context, mint_plan.stored(handle), self.owner) for handle in handles]
+            return [_reservation(context, record, self.owner) for record in new]
         if self.own_handle:
             index = max((value.index for value in values), default=0) + 1
-            values = (*values, Value.text(index, self.own_handle, str(handles[0])))
+            values = (*values, Value.text(index, self.own_handle, handles[0]))
         if self.own_administrator:
             admin = Admin.from_bytes(self.own_administrator)
-            own = replace(admin, administrator=ValueRef(admin.administrator.index, str(handles[0])))
+            own = replace(admin, administrator=ValueRef(admin.administrator.index, handles[0]))
             values = (*values, *admin_values(values, policy, [own]))
         records = [values]
         if self.metadata is not None:
             records = [
-                add_value(values, policy, policy.metadata_type, str(handles[1])),
-                add_value(self.metadata, policy, policy.object_type, str(handles[0])),
+                add_value(values, policy, policy.metadata_type, handles[1]),
+                add_value(self.metadata, policy, policy.object_type, handles[0]),
             ]
         state = State.NORMAL if self.published else State.UNPUBLISHED
         drafts = []
-        for handle, complete in zip(handles, records, strict=True):
+        for stored, complete in zip(new, records, strict=True):
             check_indexes(complete)
-            stored = mint_plan.stored(handle)
             owned = _with_owner(context, stored, complete, self.owner)
             drafts.append(context.draft(stored, Action.CREATE, compose(context, stored, owned, creates=True), state))
         return drafts
@@ -315,8 +315,8 @@ class MintPlan:
     start: str
     """The prefix, a slash, and the fixed beginning of the suffix."""
     scheme: Scheme
-    sample: Handle = field(init=False)
-    """A handle of the same form. Nobody gets it, unless it is minted before the commit."""
+    sample: StoredRecord = field(init=False)
+    """A record of the same form. Nobody gets its handle, unless it is minted before the commit."""
     leases: bool = field(default=False, init=False)
     """Whether the scheme has leased numbers, as far as is known."""
     _early_source: Source = field(init=False)
@@ -329,7 +329,7 @@ class MintPlan:
             return lease(count, now)
 
         self._early_source = Source(self.context.clock, self.context.random, note_lease, _no_sleep)
-        self.sample = self.stored(self._candidates(self._early_source, 1)[0]).handle
+        self.sample = self._candidates(self._early_source, 1)[0]
 
     def check(self, count: int) -> Self:
         """Refuse a caller who cannot mint so many handles."""
@@ -340,8 +340,8 @@ class MintPlan:
         self.context.warn_about_characters(self.start)
         return self
 
-    def new_handles(self, count: int, each: int) -> list[Handle]:
-        """New handles; fewer than `count`, but a multiple of `each`, if too many had to be skipped.
+    def new_records(self, count: int, each: int) -> list[StoredRecord]:
+        """Records of new handles; fewer than `count`, but a multiple of `each`, if too many had to be skipped.
 
         Before the commit they are expected to be new, which the commit checks; if the scheme `leases`, they are not.
         Then there may be none. Raises `RetryLater` inside it.
@@ -350,7 +350,7 @@ class MintPlan:
         source, exists, limit = self._early_source, self._had_entries, MAX_EARLY_CANDIDATES
         if not is_early:
             source, exists, limit = self._source(snapshot.reader), snapshot.reader.exists, MAX_CANDIDATES
-        new: dict[bytes, Handle] = {}
+        new: dict[bytes, StoredRecord] = {}
         tried = 0
         partition = snapshot.rules.partition
         # The sample has no number, so it can be the first.
@@ -358,32 +358,31 @@ class MintPlan:
         while len(new) < count and tried < limit:
             missing = min(count - len(new), limit - tried)
             tried += missing
-            candidates, known = [*known, *self._candidates(source, missing - len(known))], []
+            records, known = [*known, *self._candidates(source, missing - len(known))], []
             if partition is not None:
-                candidates = [handle for handle in candidates if partition.find_other(handle) is None]
-            records = [self.stored(handle) for handle in candidates]
+                records = [record for record in records if partition.find_other(record.requested) is None]
             if not is_early:
                 snapshot.reader.prefetch({stored.key for stored in records})
             for stored in records:
                 if stored.key not in new and not exists(stored.key):
-                    new[stored.key] = stored.handle
-        handles = list(new.values())[: len(new) // each * each]
-        if not handles and not is_early:
+                    new[stored.key] = stored
+        found = list(new.values())[: len(new) // each * each]
+        if not found and not is_early:
             share = "" if partition is None else ", or belong to other servers of this site"
             reason = f"All {tried:,} handles that were tried under {display_name(self.start)} already exist{share}"
             raise RetryLater(MIN_WAIT, self.command.since, reason, self.policy.line("scheme"))
-        return handles
+        return found
 
     def _had_entries(self, key: bytes) -> bool:
         return self.context.snapshot.entry(key, new=True) is not None
 
-    def stored(self, handle: Handle) -> StoredRecord:
+    def _stored(self, handle: Handle) -> StoredRecord:
         """The record of a new handle."""
         exact = self.policy.case is CaseRule.SENSITIVE
         normalized = self.policy.normalize(handle)
         return StoredRecord(handle, normalized, record_key(str(normalized), exact=exact), exact, self.policy, None, ())
 
-    def _candidates(self, source: Source, count: int) -> list[Handle]:
+    def _candidates(self, source: Source, count: int) -> list[StoredRecord]:
         try:
             handles = [Handle.parse(self.start + suffix) for suffix in self.scheme.mint(source, count)]
         except NameMisuse as problem:
@@ -397,7 +396,7 @@ class MintPlan:
         for handle in handles:
             if refusals := self.policy.check_name(handle):
                 raise Refused.from_refusals(refusals)
-        return handles
+        return [self._stored(handle) for handle in handles]
 
     def _source(self, lender: LeaseProvider) -> Source:
         """Take numbers from the lender. Nothing sleeps while others cannot write: the attempt fails instead."""

@@ -223,17 +223,22 @@ class MintMode(Enum):
     GENERATE = "generate"
 
 
-def build_command(
+def build_command(  # noqa: PLR0913 - the attributes of all commands
     mode: MintMode,
     where: str,
     count: int = 1,
     *,
     values: Iterable[Value] = (),
+    each: tuple[tuple[Value, ...], ...] = (),
+    metadata: tuple[Value, ...] | None = None,
+    published: bool = True,
     owner: ValueRef | None = None,
+    since: int | None = None,
 ) -> Generate:
     """Return the command for `minting.mint`, or for `Registry.do` up to `MAX_NAMES`.
 
-    Values require `mint`, and an owner requires a record. Raises `Refused`.
+    The other parameters are attributes of the command. Values require `mint`, and an owner requires a record. Raises
+    `Refused`.
     """
     values = tuple(values)
     if values and mode is not MintMode.MINT:
@@ -243,5 +248,15 @@ def build_command(
         if owner is not None:
             reason = "A generated handle has no record, so it has no owner"
             raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.RESERVE_INSTEAD(), "S1")
-        return Generate(where, count)
-    return Mint(where, count, values=values, owner=owner, reserve=mode is MintMode.RESERVE)
+        return Generate(where, count, since=since)
+    return Mint(
+        where,
+        count,
+        since=since,
+        values=values,
+        each=each,
+        metadata=metadata,
+        reserve=mode is MintMode.RESERVE,
+        published=published,
+        owner=owner,
+    )

@@ -24,6 +24,7 @@ from perseid.registry.results import find_refusal
 from . import negotiation, responses
 from .compat import api, listing
 from .console import application as console
+from .console.routing import STREAMED
 from .context import HttpSettings, RequestContext
 from .messages import (
     KNOWN_METHODS,
@@ -96,6 +97,14 @@ async def respond(request_context: RequestContext) -> Response:
         return responses.failure_response(request_context, problem)
     finally:
         request_context.settle_proof(succeeded=None)
+
+
+def is_streamed(request: Request) -> bool:
+    """Return whether the route of a request processes the body while it arrives."""
+    path = request.path
+    if is_console(path):
+        return (request.method, path) in STREAMED
+    return application.is_api_path(path) and application.get_api().is_streamed(request.method, path)
 
 
 def rejection(request: Request, settings: HttpSettings, status: int, problem: str) -> Response:

@@ -45,16 +45,13 @@ class HttpService:
 
     def is_streamed(self, request: ParsedRequest) -> bool:
         """Whether the route of a request processes the body while it arrives."""
-        from .console.routing import STREAMED  # noqa: PLC0415 - loaded when the server has started
-        from .v1.application import get_api, is_api_path  # noqa: PLC0415
+        from .dispatch import is_streamed  # noqa: PLC0415 - loaded when the server has started, see `HttpServer.load`
 
-        if is_console(request.path):
-            return (request.method, request.path) in STREAMED
-        return is_api_path(request.path) and get_api().is_streamed(request.method, request.path)
+        return is_streamed(request)
 
     async def handle(self, request: Request) -> Response:
         """Handle a request; never raises."""
-        from .dispatch import respond  # noqa: PLC0415 - loaded when the server has started, see `HttpServer.load`
+        from .dispatch import respond  # noqa: PLC0415
 
         return with_default_headers(request, await respond(RequestContext(request, self.server)))
 

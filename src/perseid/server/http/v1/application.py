@@ -57,14 +57,15 @@ BEARER_CHALLENGE: Final = ("WWW-Authenticate", 'Bearer realm="handle"')
 """The first authentication method offered: programs should use tokens."""
 
 _SLASH_ADVICE: Final = "Write the slash of a handle as %2F, as in {}/handles/12345%2Fx"
-_MINT_PATH: Final = f"{BASE}/mint".encode()
+_BASE: Final = BASE.encode()
+_BASE_FOLDER: Final = _BASE + b"/"
+_MINT_PATH: Final = _BASE_FOLDER + b"mint"
 _TIME_PARAMETERS: Final = ("at", "earlier", "later")
 
 
 def is_api_path(path: bytes) -> bool:
     """Return whether a path belongs to this API."""
-    base = BASE.encode()
-    return path == base or path.startswith(base + b"/")
+    return path == _BASE or path.startswith(_BASE_FOLDER)
 
 
 @cache

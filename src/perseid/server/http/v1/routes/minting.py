@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from perseid.records.record import ValueRef
-from perseid.registry.commands.minting import Mint, Reserve
+from perseid.registry.commands.minting import Reserve
 from perseid.registry.commands.namespaces import check_prefix
 from perseid.registry.commands.records import PartialValue, assign_indexes
 from perseid.registry.context import Command, Context, Plan
@@ -103,14 +103,17 @@ class _Order:
         prefix = self.where.partition("/")[0]
         check_prefix(prefix)
         ttl = context.snapshot.policy(prefix).default_ttl
-        values = () if self.each else assign_indexes(self.common, ttl=ttl)
-        order = namespaces.build_command(self.mode, self.where, self.count, values=values, owner=self.owner)
-        if isinstance(order, Mint):
-            metadata = None if self.metadata is None else assign_indexes(self.metadata, ttl=ttl)
-            each = tuple([assign_indexes((*self.common, *row), ttl=ttl) for row in self.each])
-            order = replace(order, each=each, metadata=metadata, published=self.published, since=self.since)
-        else:
-            order = replace(order, since=self.since)
+        order = namespaces.build_command(
+            self.mode,
+            self.where,
+            self.count,
+            values=() if self.each else assign_indexes(self.common, ttl=ttl),
+            each=tuple([assign_indexes((*self.common, *row), ttl=ttl) for row in self.each]),
+            metadata=None if self.metadata is None else assign_indexes(self.metadata, ttl=ttl),
+            published=self.published,
+            owner=self.owner,
+            since=self.since,
+        )
         return context.decide(order)
 
 
