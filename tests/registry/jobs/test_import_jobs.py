@@ -221,6 +221,29 @@ def test_existing_records_are_skipped_or_updated(registry: Registry) -> None:
     assert texts == ["https://new.example/", "Map"], "values that the row does not name stay"
 
 
+@pytest.mark.parametrize("on_existing", [OnExisting.UPDATE, OnExisting.SKIP])
+def test_second_row_of_a_handle_is_a_problem_whatever_the_first_changes(
+    registry: Registry, on_existing: OnExisting
+) -> None:
+    for name in ("a", "b"):
+        registry.do(Create(handle(f"12345/{name}"), (Value.text(1, "URL", "https://old.example/"),)), OPERATOR, "cli")
+    rows = [row(2, "12345/a", "https://old.example/"), row(3, "12345/b", "https://new.example/"), row(4, "12345/c")]
+    again = [row(line, f"12345/{name}", "https://x.example/") for line, name in ((5, "A"), (6, "b"), (7, "c"))]
+    found = problems(check(registry, [*rows, *again], options=RowOptions(on_existing)))
+    assert [each.message for each in found] == [
+        "Handle 12345/A is in the file twice, in lines 2 and 5: 12345/a is the same handle.",
+        "Handle 12345/b is in the file twice, in lines 3 and 6.",
+        "Handle 12345/c is in the file twice, in lines 4 and 7.",
+    ]
+
+
+def test_operation_after_a_deletion_is_not_a_duplicate(registry: Registry) -> None:
+    registry.do(Create(handle("12345/a"), ()), OPERATOR, "cli")
+    delete = row(1, "12345/a", "", operation=RowOperation.DELETE)
+    (found,) = problems(check(registry, [delete, row(2, "12345/a")]))
+    assert found.message.startswith("Handle 12345/a was deleted, and a deleted handle is not reused")
+
+
 def test_texts_are_literal(registry: Registry) -> None:
     values = (ValueInput("NOTE", "@/etc/passwd"), ValueInput("NOTE", "base64:aGk="), ValueInput("NOTE", "=1+1"))
     assert run(registry, check(registry, [row(2, "12345/x", values=values, columns=())])).done == 1

@@ -301,8 +301,10 @@ class ImportCheck:
         self._accept(row, plan.outcome)
         for draft in plan.drafts:
             key = draft.key
-            self._earlier.add(key, draft, self._position)
+            self._earlier.add(key, self._position, draft)
             overlay.forget(key)
+        if not plan.drafts and row.operation is RowOperation.CREATE:  # another row with the handle is a duplicate
+            self._earlier.add(context.snapshot.stored(Handle.parse_lenient(row.handle)).key, self._position)
         return ()
 
     def _check_mint(self, context: Context, rows: list[ImportRow]) -> None:
@@ -383,10 +385,12 @@ class ImportCheck:
         if row.operation is not RowOperation.CREATE:
             return None
         key = drafts[0].key if drafts else context.snapshot.stored(Handle.parse_lenient(row.handle)).key
-        line = self._earlier.find_line(key)
-        if line is None:
+        other = self._earlier.find(key)
+        if other is None or other.operation is RowOperation.DELETE:
             return None
-        message = f"Handle {display_name(row.handle)} is in the file twice, in lines {line} and {row.line}."
+        message = f"Handle {display_name(row.handle)} is in the file twice, in lines {other.line} and {row.line}."
+        if other.handle != row.handle:
+            message = f"{message[:-1]}: {display_name(other.handle)} is the same handle."
         problem = RowProblem(row.line, self._handle_column, _shorten(row.handle), "duplicate", message)
         return advise_row(problem, AdviceKind.REMOVE_DUPLICATE())
 
@@ -495,23 +499,26 @@ class _EarlierRows:
         self._table.close()
         self._before.close()
 
-    def add(self, key: bytes, draft: Draft, offset: int) -> None:
-        """Note that the row at an offset changes a record."""
+    def add(self, key: bytes, offset: int, draft: Draft | None = None) -> None:
+        """Note that the row at an offset is about a record, which it changes if there is a draft."""
         before = self._table.put(key, offset)
-        self.recent.pop(key, None)
         if before is not None:
             self._before.put(_OFFSET.pack(offset), before)
+        if draft is None:
+            return
+        self.recent.pop(key, None)
+        if before is not None:
             self.recent[key] = to_future_entry(draft)
             if len(self.recent) > MAX_RECENT:
                 del self.recent[next(iter(self.recent))]
 
-    def find_line(self, key: bytes) -> int | None:
-        """Return the line of the last row that changes a record; None if there is none."""
+    def find(self, key: bytes) -> ImportRow | None:
+        """Return the last row about a record; None if there is none."""
         offset = self._table.get(key)
-        return None if offset is None else self._load(offset).line
+        return None if offset is None else self._load(offset)
 
     def rows(self, key: bytes) -> list[ImportRow]:
-        """Return the rows that change a record, in their order."""
+        """Return the rows about a record, in their order."""
         rows: list[ImportRow] = []
         offset = self._table.get(key)
         while offset is not None:
