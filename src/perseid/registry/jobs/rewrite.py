@@ -99,7 +99,7 @@ class UrlRewrite:
                 "and a * at the end only if the pattern has one"
             )
             raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.URL_REPLACEMENT_EXAMPLE())
-        return cls(glob, before, after, search.prepared())
+        return cls(glob, before, after, search.prepare())
 
     @property
     def repeats(self) -> bool:
@@ -218,7 +218,7 @@ class Rewrite:
         if (search.url is None) == (search.host is None):
             reason = "A rewrite requires either a URL or a host"
             raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.SELECT_URLS())
-        search.prepared()
+        search.prepare()
         url = search.url or f"*://{search.host}/*"
         try:
             value = None if search.value is None else search.value.decode()

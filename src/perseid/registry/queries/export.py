@@ -167,7 +167,7 @@ def read_slice(
 
 
 def _prepare(search: Search) -> PreparedSearch | None:
-    return None if search == Search() else search.prepared()
+    return None if search == Search() else search.prepare()
 
 
 class _SliceFull(Exception):

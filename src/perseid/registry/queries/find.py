@@ -120,7 +120,7 @@ class Search:
     state: HandleState | None = None
     """The state of the handle; not enough on its own."""
 
-    def prepared(self) -> "PreparedSearch":
+    def prepare(self) -> "PreparedSearch":
         """Validate the criteria; raises `Refused`."""
         if replace(self, state=None) == Search():
             raise InvalidQuery("No search criterion given", AdviceKind.GIVE_CRITERION())
@@ -365,7 +365,7 @@ def find(  # noqa: PLR0913 - the last ones are for tests and jobs
     A page ends early where records are large (`PageBudget`). A caller that returns more than the record itself passes
     the additional bytes with `weigh`.
     """
-    prepared = search.prepared()
+    prepared = search.prepare()
     results = _ResultFilter(snapshot, identity, prepared)
     scan = _IndexScan(snapshot.reader, search, prepared.plan(), min(max(_MIN_BATCH, limit + 1), _MAX_BATCH))
     budget = PageBudget(page_size(limit))

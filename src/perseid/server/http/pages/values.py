@@ -107,7 +107,7 @@ class LinkBuilder:
     settings: HttpSettings
     path_of: Callable[[str], str]
     """Returns the path of the page of a name; empty if there is none here."""
-    cached: Callable[[Hashable, Callable[[], "_Cells"]], "_Cells"] = lambda _, find: find()
+    get_cached: Callable[[Hashable, Callable[[], "_Cells"]], "_Cells"] = lambda _, find: find()
     """Finds something once in each state of the records."""
 
     def to(self, name: str, text: str | None = None) -> TextLink:
@@ -124,7 +124,7 @@ def render_rows(values: Iterable[Value], links: LinkBuilder, handle_types: Conta
         is_system = value.type[:3].upper() == _SYSTEM
         if is_system and len(value.data) <= MAX_CACHED_DATA:  # administrators, most often: many records have the same
             key = (get_language(), links.settings, value.type, value.data, limit, is_handle)
-            cells = links.cached(key, partial(_describe_cells, value, links, limit, is_handle=is_handle))
+            cells = links.get_cached(key, partial(_describe_cells, value, links, limit, is_handle=is_handle))
         else:
             cells = _describe_cells(value, links, limit, is_handle=is_handle)
         budget -= cells.length

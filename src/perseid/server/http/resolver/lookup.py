@@ -138,7 +138,7 @@ class LookupFailure(Exception):
         refused: Refused,
         name: str,
         aliases: tuple[str, ...] = (),
-        space: NamespaceInfo | None = None,
+        namespace: NamespaceInfo | None = None,
         *,
         is_loop: bool = False,
     ) -> None:
@@ -147,7 +147,7 @@ class LookupFailure(Exception):
         self.name = name
         """The name at which the lookup failed."""
         self.aliases = aliases
-        self.space = NamespaceInfo() if space is None else space
+        self.namespace = NamespaceInfo() if namespace is None else namespace
         self.is_loop = is_loop
         """Whether aliases form a loop or too long a chain."""
         self.first: Resolution | None = None
@@ -253,7 +253,7 @@ class RecordReader:
             return None
         return find_deleted(self.snapshot, handle) if self.at is None else find_versions(self.snapshot, handle, self.at)
 
-    def negotiated(self, named: RequestedName, selection: Selection, seconds: int) -> NegotiatedVersion:
+    def negotiate_version(self, named: RequestedName, selection: Selection, seconds: int) -> NegotiatedVersion:
         """Find the version of a name for a time. Raises `LookupFailure`."""
         name = self._lookup_name(named, selection)
         handle = self._handle(name, ())
@@ -265,11 +265,11 @@ class RecordReader:
             seq = find_alias_entry(self.snapshot, handle, versions.memento.seq, seconds)
         return NegotiatedVersion(name, handle, seq, versions)
 
-    def space(self, handle: Handle) -> NamespaceInfo:
+    def describe_namespace(self, handle: Handle) -> NamespaceInfo:
         """Describe the namespace of a handle; a derived prefix inherits what it does not specify."""
-        return self.cached(("prefix", handle.prefix), lambda: self._describe_namespace(handle))
+        return self.get_cached(("prefix", handle.prefix), lambda: self._read_namespace_info(handle))
 
-    def _describe_namespace(self, handle: Handle) -> NamespaceInfo:
+    def _read_namespace_info(self, handle: Handle) -> NamespaceInfo:
         contact, inactive, decided = "", None, False
         for namespace in self._namespaces(handle.prefix):
             contact = contact or namespace.contact or ""
@@ -286,7 +286,7 @@ class RecordReader:
         known = self._links.get(name)
         if known is None:
             is_checked = len(self._links) < MAX_LINK_CHECKS and len(name) <= MAX_ENCODED_LENGTH
-            page = self.cached(("page", name), lambda: self._find_page(name)) if is_checked else ""
+            page = self.get_cached(("page", name), lambda: self._find_page(name)) if is_checked else ""
             known = self._links[name] = path_to(page, self.server.settings) if page else ""
         return known
 
@@ -359,7 +359,7 @@ class RecordReader:
         return as_of(self.snapshot, Anonymous(), query, self.at).resolved
 
     def _namespace_info(self, handle: Handle, refused: Refused) -> NamespaceInfo:
-        return NamespaceInfo() if refused.code is ResponseCode.SERVER_NOT_RESP else self.space(handle)
+        return NamespaceInfo() if refused.code is ResponseCode.SERVER_NOT_RESP else self.describe_namespace(handle)
 
     def _tombstone(self, handle: Handle) -> Tombstone:
         policy = self.snapshot.stored(handle).policy
@@ -383,7 +383,7 @@ class RecordReader:
         """Read the public values of another record here, now or after an entry."""
         if at is not None or not name.startswith(_PREFIX_HANDLES):
             return self._read_values(name, at)
-        return self.cached(("values", name), lambda: (self._read_values(name),), _are_few)[0]
+        return self.get_cached(("values", name), lambda: (self._read_values(name),), _are_few)[0]
 
     def _read_values(self, name: str, at: int | None = None) -> tuple[Value, ...] | None:
         handle = Handle.for_lookup(name)
@@ -398,7 +398,7 @@ class RecordReader:
             return None  # the policy is invalid, or the history is hidden
         return None if record is None else record.values
 
-    def cached(self, key: Hashable, find: Callable[[], T], is_small: Callable[[T], bool] = lambda _: True) -> T:
+    def get_cached(self, key: Hashable, find: Callable[[], T], is_small: Callable[[T], bool] = lambda _: True) -> T:
         """What the pages of many records need of others, found once in each state of the view."""
         cache, state = self.server.shared_parts, self.snapshot.stamp
         known = cast("T | None", cache.get(key, state))

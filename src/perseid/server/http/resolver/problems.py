@@ -235,7 +235,7 @@ def from_lookup_failure(
 ) -> Problem:
     """Create the problem for a failed lookup."""
     refused, name = problem.refused, problem.name
-    contact = problem.space.contact
+    contact = problem.namespace.contact
     alias = _alias_sentence(problem.aliases, name)
     code = refused.code
     if problem.is_loop:
@@ -305,7 +305,7 @@ def not_found_at(problem: LookupFailure, found: MementoNeighbors | None, at: int
     name = problem.name
     alias = _alias_sentence(problem.aliases, name)
     base = Problem(
-        404, mark("Not Found"), ResponseCode.HANDLE_NOT_FOUND, name, contact=problem.space.contact, past=True
+        404, mark("Not Found"), ResponseCode.HANDLE_NOT_FOUND, name, contact=problem.namespace.contact, past=True
     )
     if found is None:
         return replace(base, sentences=(*alias, _("The handle did not exist at that time.")))
@@ -342,11 +342,11 @@ def _time(version: Memento) -> str:
     return to_iso(version.seconds)
 
 
-def inactive_namespace(name: str, space: NamespaceInfo) -> Problem:
+def inactive_namespace(name: str, namespace: NamespaceInfo) -> Problem:
     """Create the problem for an inactive namespace."""
-    sentence = space.inactive or _("The namespace of this handle is no longer in use.")
+    sentence = namespace.inactive or _("The namespace of this handle is no longer in use.")
     code = ResponseCode.HANDLE_NOT_FOUND
-    return Problem(404, mark("Not Found"), code, name, sentences=(sentence,), contact=space.contact)
+    return Problem(404, mark("Not Found"), code, name, sentences=(sentence,), contact=namespace.contact)
 
 
 def bad_request(message: str, status: int) -> Problem:

@@ -359,9 +359,9 @@ def _resolve(
         found = reader.find(parsed.named, parsed.selection)
     except LookupFailure as failure:
         return _lookup_failed(failure, reader, parsed, settings)
-    space = reader.space(found.resolved.handle)
-    if space.inactive is not None:
-        problem = replace(problems.inactive_namespace(found.name, space), past=moment is not None)
+    namespace = reader.describe_namespace(found.resolved.handle)
+    if namespace.inactive is not None:
+        problem = replace(problems.inactive_namespace(found.name, namespace), past=moment is not None)
         return problems.to_response(problem, accepted, settings)
     response = _RecordResponse(request_context, parsed, found, reader, moment).respond()
     if headers := _name_headers(found):
@@ -400,8 +400,8 @@ def _lookup_failed(
     failure: LookupFailure, reader: RecordReader, parsed: _ResolverRequest, settings: HttpSettings
 ) -> Response | _NotFound:
     """Create the response to a failed lookup; an inactive namespace takes precedence."""
-    if failure.space.inactive is not None:
-        problem = replace(problems.inactive_namespace(failure.name, failure.space), past=reader.at is not None)
+    if failure.namespace.inactive is not None:
+        problem = replace(problems.inactive_namespace(failure.name, failure.namespace), past=reader.at is not None)
         return problems.to_response(problem, parsed.wanted.accepted, settings)
     handle = Handle.for_lookup(RequestedName(failure.name).handle)
     if isinstance(failure.refused, OtherServer) and handle is not None:
@@ -468,11 +468,11 @@ def _version_headers(
 
 def _time_gate_redirect(reader: RecordReader, parsed: _ResolverRequest, time: int, settings: HttpSettings) -> Response:
     """The response of the TimeGate: a redirect to the version of a time. Raises `LookupFailure`."""
-    found = reader.negotiated(parsed.named, parsed.selection, time)
+    found = reader.negotiate_version(parsed.named, parsed.selection, time)
     name, versions = found.name, found.versions
-    space = reader.space(found.handle)
-    if space.inactive is not None:
-        return problems.to_response(problems.inactive_namespace(name, space), parsed.wanted.accepted, settings)
+    namespace = reader.describe_namespace(found.handle)
+    if namespace.inactive is not None:
+        return problems.to_response(problems.inactive_namespace(name, namespace), parsed.wanted.accepted, settings)
     query = encode_query(parsed.query)
     path = f"{path_to(name, settings, parsed.named.segment)}?{query}{'&' if query else ''}{AT_PARAMETER}={found.seq}"
     addresses = get_addresses(name if versions is None else str(versions.handle), settings)
@@ -566,7 +566,7 @@ class _RecordResponse:
         before = parse_entry(self.parsed.parameters.first("before"))
         headers = (("Cache-Control", "no-cache"), ("Vary", VARY_HISTORY), *self.time_headers)
         versions = get_history(self.reader.snapshot, Anonymous(), found.resolved.handle, before, VERSIONS_PER_PAGE)
-        links = LinkBuilder(settings, self.reader.link_to, self.reader.cached)
+        links = LinkBuilder(settings, self.reader.link_to, self.reader.get_cached)
         citation = signposting.describe(found, self.reader, settings).citation
         make = history_feed if self.parsed.action is Action.FEED else history_page
         return _with_name(make(found, versions, citation, links, headers), found)
@@ -608,7 +608,7 @@ class _RecordResponse:
         headers = (*self.cache_headers, *links_of_record)
         if form == JSON:
             return _AsJson(found.name, status, headers)
-        links = LinkBuilder(settings, reader.link_to, reader.cached)
+        links = LinkBuilder(settings, reader.link_to, reader.get_cached)
         then = None if self.moment is None else PastMoment(self.moment.seq, reader.versions(found.resolved))
         api = (
             _api_path(found.name)
@@ -617,7 +617,7 @@ class _RecordResponse:
         )
         citation = described.citation
         embedded = signposting.embedded_json_ld(described, settings)
-        handle_types = reader.cached(
+        handle_types = reader.get_cached(
             ("handle types", found.resolved.handle.prefix), lambda: find_handle_types(reader.policy(found))
         )
         title = find_title(described.policy, described.values, settings.service.title_types) or citation.title or ""

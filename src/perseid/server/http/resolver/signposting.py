@@ -194,9 +194,9 @@ def _build_response(
         reader = RecordReader(snapshot, server, server.registry.now())
         try:
             handle = reader.find_handle(named)
-            space = reader.space(handle)
-            if space.inactive is not None:
-                return _error_response(problems.inactive_namespace(named.name, space), accepted, settings)
+            namespace = reader.describe_namespace(handle)
+            if namespace.inactive is not None:
+                return _error_response(problems.inactive_namespace(named.name, namespace), accepted, settings)
             found = get_time_map(snapshot, Anonymous(), handle, before)
         except LookupFailure as failure:
             return _error_response(problems.from_lookup_failure(failure, named.name, settings), accepted, settings)
