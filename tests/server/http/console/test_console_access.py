@@ -230,7 +230,7 @@ def test_existing_records_get_the_group_with_a_job(user: ConsoleUser) -> None:
     grant(user, "300:12345/ann")
     assert "existing records, which do not name its group" in user.text
     user.submit("/access/records")
-    assert "The job was started." in user.text
+    assert "The job is done." in user.text
     user.get(ACCESS)
     assert "which do not name its group" not in user.text
 

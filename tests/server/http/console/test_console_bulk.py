@@ -11,6 +11,7 @@ import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.record import Value
+from perseid.registry.commands.records import PartialValue, SetValues
 from perseid.registry.queries.resolve import Query
 from perseid.registry.results import Refused
 from perseid.server.http.auth.web_sessions import SECURE_COOKIE
@@ -79,14 +80,15 @@ def test_file_is_checked_and_imported_and_undone(user: ConsoleUser, server: Harn
     assert "2 created" in user.text
     assert url_of(server, "12345/row-1") is None, "nothing is changed yet"
     user.submit("/apply")
-    assert "The job was started." in user.text
+    assert "The job is done." in user.text
     user.get(user.path)
     assert "File rows.csv SHA-256 of the file " in user.text
-    assert "Changed records 12345/row-1 create 12345/row-2 create File Undo" in user.text
+    assert "Changed records 12345/row-1 create 12345/row-2 create Show the file Undo" in user.text
     assert url_of(server, "12345/row-2") == "https://two.example/"
     job = user.path.rpartition("/")[2].partition("?")[0]
+    assert f"Job {job} import: rows.csv" in user.text
     user.get(f"/console/jobs/{job}/undo")
-    assert f"Undo job {job}" in user.text
+    assert f"Undo job {job} import: rows.csv" in user.text
     assert "The undo changes 2 records. Records that the job created get a tombstone." in user.text
     user.submit("/undo")
     assert url_of(server, "12345/row-2") is None
@@ -97,6 +99,8 @@ def test_file_is_checked_and_imported_and_undone(user: ConsoleUser, server: Harn
     )
     user.get(f"/console/jobs/{job}")
     assert f'href="/console/jobs/{undo}/undo">Redo' in user.page.body.decode()
+    user.get("/console/jobs")
+    assert "undo import: rows.csv done" in user.text, "what was undone is in the list, too"
     user.get(f"/console/jobs/{undo}/undo")
     assert f"Redo job {job}" in user.text
     assert "The redo changes 2 records. They become again what they were before the undo" in user.text
@@ -168,7 +172,7 @@ def test_file_is_minted_again_on_request(user: ConsoleUser) -> None:
     assert "1 minted" in settled(user)
     assert "First identifiers" not in user.text, "they are not known yet"
     user.submit("/apply")
-    assert "The job was started." in user.text
+    assert "The job is done." in user.text
     assert "Mints identifiers yes " in user.text
 
 
@@ -253,7 +257,7 @@ def test_links_are_changed_after_a_preview(user: ConsoleUser, server: Harness) -
     assert "3 identifiers would change." in user.text
     assert url_of(server, "12345/old-2") == "https://old.example/2"
     user.submit("/rewrite")
-    assert "The job was started." in user.text
+    assert "The job is done." in user.text
     assert url_of(server, "12345/old-2") == "https://new.example/2"
     job = user.path.rpartition("/")[2].partition("?")[0]
     user.get(f"/console/jobs/{job}/undo")
@@ -284,8 +288,8 @@ def test_records_of_a_job_are_all_in_its_log(
     user.submit("/apply")
     create(server, "12345/other", Value.text(1, "URL", "https://other.example/"))
     user.get(user.path)
-    assert "Changed records 12345/row-1 create All its changes" in user.text
-    follow(user, "All its changes")
+    assert "Changed records 12345/row-1 create All its changes in the log" in user.text
+    follow(user, "All its changes in the log")
     assert "Log of job " in user.text
     assert "12345/row-1" in user.text
     assert "12345/row-2" not in user.text
@@ -293,6 +297,26 @@ def test_records_of_a_job_are_all_in_its_log(
     assert "12345/row-2" in user.text
     assert "Next page" not in user.text, "not the entries of others"
     assert user.get("/console/log?job=0123456789abcdef").status == 404
+
+
+def test_host_of_changed_links_is_shown_as_a_host(user: ConsoleUser) -> None:
+    user.get(f"/console/rewrite?host=old.example&to={quote('https://new.example/*', safe='')}")
+    user.submit("/rewrite")
+    assert "change links: old.example → https://new.example/*" in user.text
+    assert "Host old.example To https://new.example/*" in user.text
+    assert "*://" not in user.text
+
+
+def test_notes_of_jobs_lead_to_them(user: ConsoleUser, server: Harness) -> None:
+    upload(user, FILE)
+    user.submit("/apply")
+    job = user.path.rpartition("/")[2].partition("?")[0]
+    note = f"undo {job}<b>"
+    server.registry.do(SetValues(Handle.parse("12345/row-2"), (PartialValue("DESC", b"x", 2),)), OPERATOR, "cli", note)
+    for path in ("/console/log", "/console/records/12345%2Frow-2/history"):
+        user.get(path)
+        assert f'<a href="/console/jobs/{job}">import</a><bdi>, line 3</bdi>' in user.page.body.decode()
+        assert f"<bdi>{escape(note)}</bdi>" in user.page.body.decode(), "only what a job has written is a link"
 
 
 def test_job_of_nobody_is_not_found(user: ConsoleUser) -> None:

@@ -138,7 +138,7 @@ def test_records_are_transferred_after_a_preview(user: ConsoleUser) -> None:
     user.get(TRANSFER)
     assert len(re.findall(r"12345/t-\d", user.text)) == 3
     user.submit("/transfer", note="The project ended")
-    assert "The job was started." in user.text
+    assert "The job is done." in user.text
     user.get(TRANSFER)
     assert "The new owner has all of them already." in user.text
 

@@ -192,6 +192,16 @@ def test_difference_shows_a_changed_type(user: ConsoleUser) -> None:
     assert re.search(rf"<del><bdi[^>]*>{before}</bdi></del> <bdi[^>]*>DESC</bdi>", user.page.body.decode())
 
 
+def test_difference_shows_readers_and_ttl_where_they_change(user: ConsoleUser) -> None:
+    user.get(f"{PATH}/edit")
+    user.submit("/edit", **{"ttl.2": "60", "data.2": "Mine"})
+    assert "Who can read: everybody, TTL 86400 Mine Who can read: everybody, TTL 60 Save" in user.text
+    assert "Nothing is saved yet." in user.text
+    user.get(f"{PATH}/edit")
+    user.submit("/edit", **{"data.2": "Mine"})
+    assert "Mine Save" in user.text
+
+
 def test_value_is_added_and_removed(user: ConsoleUser, server: Harness) -> None:
     user.get(f"{PATH}/edit")
     rows = [name for name in user.form("/edit").fields if name.startswith("type.")]
@@ -226,7 +236,7 @@ def test_both_change_one_value(user: ConsoleUser, server: Harness) -> None:
     server.registry.do(SetValues(Handle.parse(HANDLE), (PartialValue("TITLE", b"Theirs", 2),)), OPERATOR, "cli")
     user.submit("/edit", **{"data.2": "Mine"})
     assert user.page.status == 409
-    assert "If you save your version now changed 2 TITLE Theirs everybody, TTL 86400 Mine everybody" in user.text
+    assert "If you save your version now changed 2 TITLE Theirs Mine Continue" in user.text
     user.submit("/edit", again="yes")
     user.submit("/edit")
     user.submit("/edit", save="yes")

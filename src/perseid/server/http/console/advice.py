@@ -205,6 +205,7 @@ def get_notices() -> dict[str, str]:
         "granted": _("Access was given."),
         "import-discarded": _("The uploaded file was deleted."),
         "job-cancel": _("The job stops after its current step."),
+        "job-done": _("The job is done."),
         "job-resume": _("The job continues."),
         "job-started": _("The job was started."),
         "job-undo": _("The undo was started."),

@@ -14,7 +14,7 @@ from perseid.server.http.messages import Response
 from perseid.server.http.pages.texts import _
 
 from .findings import find_findings
-from .jobs import describe_subject
+from .jobs import make_describer
 from .requests import ConsoleRequest
 from .routing import Pages
 
@@ -44,7 +44,7 @@ async def show_dashboard(console: ConsoleRequest) -> Response:
         counts=await _count_identifiers(console, page.namespaces),
         has_more=page.next is not None,
         jobs=jobs[:MAX_JOBS],
-        describe_subject=describe_subject,
+        describe_subject=make_describer(jobs),
         changes=await _list_changes(console),
     )
 

@@ -1,6 +1,7 @@
 """Jobs with live progress and undo, changing many links, and transferring many records."""
 
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -32,6 +33,8 @@ PAGE_SIZE: Final = 50
 _RUNNING: Final = (JobState.RUNNING, JobState.BEING_UNDONE)
 _LINKED: Final = ("import", "job")  # parameters that are shown as links
 _UNDOABLE: Final = (JobState.DONE, JobState.CANCELED, JobState.UNFINISHED)
+_STARTED: Final = ("job-started", "job-resume", "job-undo")  # notices that are outdated when the job is done
+_ANY_URL_OF_HOST: Final = re.compile(r"\*://([^/*]+)/\*")
 
 
 # Jobs
@@ -42,7 +45,11 @@ async def list_jobs(console: ConsoleRequest) -> Response:
     """List the jobs, the latest first."""
     page = await console.api.jobs(page_size=PAGE_SIZE).page(console.text("cursor"))
     return console.render(
-        "jobs.html", title=_("Jobs"), jobs=page.jobs, next_cursor=page.next, describe_subject=describe_subject
+        "jobs.html",
+        title=_("Jobs"),
+        jobs=page.jobs,
+        next_cursor=page.next,
+        describe_subject=make_describer(page.jobs),
     )
 
 
@@ -117,17 +124,22 @@ async def preview_undo(console: ConsoleRequest) -> Response:
     plan = await console.api.preview_undo(job.job)
     undone = job.parameters.get("job") if job.kind == "undo" else None  # to undo its undo is to redo it
     title = _("Redo job {job}").format(job=undone) if undone else _("Undo job {job}").format(job=job.job)
-    return console.render("job_undo.html", title=title, job=job, plan=plan, is_redo=bool(undone))
+    return console.render(
+        "job_undo.html", title=title, job=job, about=describe_job(job), plan=plan, is_redo=bool(undone)
+    )
 
 
 async def _job_page(console: ConsoleRequest, name: str, problem: ClientError | None = None) -> Response:
     job = await console.api.job(name)
     advice, language = ("", "") if job.problem is None else describe_advice(job.problem, job.problem.advice)
+    done = console.query.first("done") or ""
     return console.render(
         "job.html",
+        done="job-done" if done in _STARTED and job.state is JobState.DONE else done,
         advice=advice,
         advice_language=language,
         title=_("Job {job}").format(job=job.job),
+        about=describe_job(job),
         problem=problem,
         scripts=("job.js",) if job.state in _RUNNING else (),
         job=job,
@@ -140,18 +152,37 @@ async def _job_page(console: ConsoleRequest, name: str, problem: ClientError | N
 
 def _parameters(job: JobResponse) -> list[tuple[str, str]]:
     """The parameters of a job with their labels; those that the page shows as links are left out."""
-    labels = _describe_parameters()
+    labels, parameters = _describe_parameters(), dict(job.parameters)
+    if match := _ANY_URL_OF_HOST.fullmatch(str(parameters.get("url"))):
+        parameters = {"host": match[1]} | {name: value for name, value in parameters.items() if name != "url"}
     return [
         (labels.get(name, name), _describe_value(name, value))
-        for name, value in job.parameters.items()
+        for name, value in parameters.items()
         if name not in _LINKED and value not in (None, "", [], False)
     ]
 
 
-def describe_subject(job: JobResponse) -> str:
-    """What a job is about, for lists: its file, URLs, records, or the job that it undoes; empty if it does not say."""
+def make_describer(jobs: Sequence[JobResponse]) -> Callable[[JobResponse], str]:
+    """Return what describes the subject of each job of a list, where an undo is about another job of the list."""
+    known = {job.job: job for job in jobs}
+    return lambda job: _describe_subject(job, known)
+
+
+def describe_job(job: JobResponse) -> str:
+    """What a job does, in a line: its kind and its subject."""
+    subject = _describe_subject(job, {})
+    kind = get_words().get(job.kind, job.kind)
+    return f"{kind}: {subject}" if subject else kind
+
+
+def _describe_subject(job: JobResponse, known: Mapping[str, JobResponse]) -> str:
+    """What a job is about: its file, URLs, records, or the job that it undoes; empty if it does not say."""
     texts = {name: str(value) for name, value in job.parameters.items() if isinstance(value, str)}
-    what = next((texts[name] for name in ("file", "url", "host", "where", "prefix", "job") if texts.get(name)), "")
+    what = next((texts[name] for name in ("file", "url", "where", "prefix", "job") if texts.get(name)), "")
+    if match := _ANY_URL_OF_HOST.fullmatch(what):
+        what = match[1]
+    if what in known:
+        what = describe_job(known[what])
     return f"{what} → {texts['to']}" if what and texts.get("to") else what
 
 
@@ -172,6 +203,7 @@ def _describe_parameters() -> dict[str, str]:
         "count": _("Number of identifiers"),
         "derived": _("With derived prefixes"),
         "file": _("File"),
+        "host": _("Host"),
         "mint": _("Mints identifiers"),
         "on_existing": _("If an identifier exists already"),
         "owner": _("Owner"),

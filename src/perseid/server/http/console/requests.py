@@ -14,6 +14,7 @@ from typing import BinaryIO, Final, TypeVar
 from urllib.parse import parse_qsl
 
 from jinja2 import Environment
+from markupsafe import Markup
 
 from perseid.client.api import AsyncOperations
 from perseid.client.api_exchange import (
@@ -36,7 +37,7 @@ from perseid.server.http.auth.authentication import AuthResult
 from perseid.server.http.auth.web_sessions import WebSession
 from perseid.server.http.context import RequestContext
 from perseid.server.http.messages import HeaderList, Parameters, Request, Response
-from perseid.server.http.pages.links import break_url, mark_times, to_sentence, to_visible
+from perseid.server.http.pages.links import MAX_SHOWN, break_url, mark_times, to_sentence, to_visible
 from perseid.server.http.pages.pages import PAGES_SCRIPT, make_environment, render_page
 from perseid.server.http.pages.texts import _, on_change
 from perseid.server.http.responses import NO_STORE
@@ -59,6 +60,7 @@ R = TypeVar("R")
 SEE_OTHER: Final = 303
 UNAUTHORIZED: Final = 401
 
+_JOB_NOTE: Final = re.compile("([a-z_]{1,20}) ([0-9a-f]{16})(?=[:,]|$)")
 _FRACTION: Final = re.compile(r"(?<=:[0-9]{2})[.][0-9]+(?=Z)")  # of a second
 
 _HERE: Final = Origin("", "", 0, is_https=True)  # requests stay in this process
@@ -91,6 +93,7 @@ def get_environment() -> Environment:
     environment.filters["fold"] = lambda text: fold(str(text))
     environment.filters["handle"] = lambda text: break_url(to_visible(text))
     environment.filters["own_record"] = describe_own_record
+    environment.filters["note"] = render_note
     environment.filters["word"] = lambda text: get_words().get(str(text), str(text))
     environment.filters["secret"] = lambda text, type_: mask(type_, text)
     environment.filters["iso"] = lambda seconds: to_iso(int(seconds))
@@ -98,6 +101,16 @@ def get_environment() -> Environment:
 
 
 on_change(get_environment.cache_clear)
+
+
+def render_note(note: str, limit: int = MAX_SHOWN) -> Markup:
+    """A note of an entry as HTML; one that a job has written starts with its kind and id, and leads to it."""
+    match = _JOB_NOTE.match(note)
+    if match is None:
+        return Markup("<bdi>{}</bdi>").format(to_visible(note, limit))
+    kind, job = match.groups()
+    rest = to_visible(note[match.end() :], limit)
+    return Markup('<a href="{}">{}</a><bdi>{}</bdi>').format(link("jobs", job), get_words().get(kind, kind), rest)
 
 
 @dataclass(frozen=True, slots=True)
