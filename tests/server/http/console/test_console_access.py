@@ -296,6 +296,13 @@ def test_secret_of_a_new_user_is_shown_once_and_works(user: ConsoleUser, server:
     assert secret.encode() not in user.page.body
 
 
+def test_permissions_are_shown_in_words(user: ConsoleUser) -> None:
+    add_user(user, "ann")
+    assert b'identity=300%3A12345%2Fann#give">Give access' in user.page.body
+    grant(user, "ann")
+    assert "300:12345/ann editor create handles, list handles value 101" in user.text
+
+
 def test_form_of_a_user_that_is_sent_again_shows_no_secret(user: ConsoleUser) -> None:
     user.get(ACCESS)
     fields = user.form("/users").fields | {"name": "ann"}

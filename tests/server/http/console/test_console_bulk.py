@@ -20,7 +20,7 @@ from perseid.server.http.console import log
 from perseid.server.http.messages import Client, Request
 from perseid.server.http.v1.routes import imports
 from tests.server.http.console.console_user import ConsoleUser
-from tests.server.http.contexts import STRANGER, Harness, harness
+from tests.server.http.contexts import STRANGER, Harness, harness, header_of
 from tests.server.http.resolver.resolver_records import create
 from tests.server.installations import OPERATOR
 
@@ -244,6 +244,14 @@ def test_values_in_problems_keep_their_case(user: ConsoleUser) -> None:
     assert "Nonsense" not in user.text
 
 
+def test_example_can_be_imported(user: ConsoleUser) -> None:
+    example = user.get("/console/imports/example.csv")
+    assert header_of(example, "Content-Disposition") == 'attachment; filename="example.csv"'
+    upload(user, example.body.decode())
+    assert "What will happen 2 created" in user.text
+    assert "handle handle URL URL TITLE TITLE" in user.text
+
+
 def test_no_file_is_a_problem(user: ConsoleUser) -> None:
     user.get("/console/imports")
     user.upload("/console/imports", user.form("/imports").fields, "", b"")
@@ -383,3 +391,5 @@ def test_log_shows_who_changed_what(user: ConsoleUser, server: Harness) -> None:
     assert user.text.index("12345/old-1 ") < user.text.index("12345/old-2 "), "in order"
     user.get("/console/log?since=nonsense")
     assert user.alert
+    user.get("/console/log?since=2026-11-15T10:00:00Z")
+    assert 'name="since" value="2026-11-15"' in user.page.body.decode()

@@ -42,6 +42,19 @@ def test_namespace_is_created(user: ConsoleUser) -> None:
     assert b"<b>maps" not in user.page.body
 
 
+def test_namespace_has_the_simplest_policy_unless_another_is_chosen(user: ConsoleUser) -> None:
+    user.get("/console/namespaces")
+    assert user.form("/namespaces").fields["profile"] == "free"
+    user.submit("/namespaces", prefix=SCRIPT, profile="cordra")
+    assert user.form("/namespaces").fields["profile"] == "cordra"
+
+
+def test_empty_namespace_leads_to_its_first_identifier(user: ConsoleUser) -> None:
+    add_namespace(user, "12345.1")
+    user.get("/console/records?prefix=12345.1")
+    assert b'<a href="/console/new?prefix=12345.1">Create the first one</a>' in user.page.body
+
+
 def test_invalid_namespace_is_refused_and_kept_in_the_form(user: ConsoleUser) -> None:
     add_namespace(user, SCRIPT, purpose="For maps")
     assert user.alert

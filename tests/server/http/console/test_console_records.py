@@ -71,6 +71,16 @@ def test_search_for_a_url_offers_those_that_begin_like_it(user: ConsoleUser) -> 
     assert HANDLE in user.read(unescape(found[1]))
 
 
+def test_search_without_result_says_what_to_do(user: ConsoleUser) -> None:
+    user.get("/console/records?q=zzzz")
+    assert "No identifiers found. Check the spelling, or write only the beginning" in user.text
+    user.get("/console/records?q=old.example&state=tombstone")
+    assert "No identifiers found. Search without filters" in user.text
+    assert b'href="/console/records?q=old.example">Search without filters' in user.page.body
+    user.get("/console/records?prefix=12345&state=reserved")
+    assert "Create the first one" not in user.text, "the namespace has others"
+
+
 def test_invalid_handle_is_refused_with_its_rule(user: ConsoleUser) -> None:
     user.get(f"{PATH}/tombstone")
     user.submit("/tombstone", reason="Withdrawn", replaced_by="nonsense")
@@ -173,6 +183,15 @@ def test_chosen_handle_is_created(user: ConsoleUser, server: Harness) -> None:
     user.submit("/new", mode="create", prefix="12345", suffix="chosen", **{"data.1": "https://new.example/"})
     assert "already exists" in user.alert
     assert user.form("/new").fields["data.1"] == "https://new.example/", "the input is kept"
+    assert user.form("/new").fields["type.2"] == "TITLE", "and what was offered"
+
+
+def test_title_is_offered_for_a_new_identifier(user: ConsoleUser, server: Harness) -> None:
+    for suffix, title in (("with", "A map"), ("without", "")):
+        user.get("/console/new")
+        fields = {"data.1": "https://new.example/", "data.2": title}
+        user.submit("/new", mode="create", prefix="12345", suffix=suffix, **fields)
+        assert values_of(server, f"12345/{suffix}").get(2) == (title or None)
 
 
 def test_edit_shows_the_difference_before_it_saves(user: ConsoleUser, server: Harness) -> None:

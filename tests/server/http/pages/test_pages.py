@@ -262,13 +262,24 @@ def test_text_has_enough_contrast(server: Harness, scheme: int) -> None:
     """WCAG's contrast for text, 4.5 to 1, in both color schemes."""
     css = server.get("/static/perseid.css").body.decode()
     block = re.findall(r":root \{(.*?)\}", css, re.DOTALL)[scheme]
-    colours = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", block))
+    colours = dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6});", block))
     pairs = [(ink, paper) for ink in ("ink", "quiet", "link", "seen") for paper in ("paper", "panel")]
     fills = [("ink", "notice"), ("ink", "accent-soft"), ("link", "accent-soft"), ("on-accent", "accent")]
     signals = [("ok", "ok-soft"), ("bad", "bad-soft"), ("ok", "paper"), ("bad", "paper"), ("paper", "bad")]
     for ink, paper in (*pairs, *fills, *signals):
         high, low = sorted((_luminance(colours[ink]), _luminance(colours[paper])), reverse=True)
         assert (high + 0.05) / (low + 0.05) >= 4.5, (ink, paper)
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_plots_have_enough_contrast(server: Harness, scheme: int) -> None:
+    """WCAG's contrast for graphics, 3 to 1."""
+    css = server.get("/static/perseid.css").body.decode()
+    block = re.findall(r":root \{(.*?)\}", css, re.DOTALL)[scheme]
+    colours = dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6});", block))
+    for series in ("accent", "plot-2", "plot-3", "plot-4"):
+        high, low = sorted((_luminance(colours[series]), _luminance(colours["paper"])), reverse=True)
+        assert (high + 0.05) / (low + 0.05) >= 3, series
 
 
 # The record page

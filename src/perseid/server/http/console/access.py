@@ -1,5 +1,7 @@
 """Who can do what: users, roles and permissions; tokens of programs; and the sessions of the user."""
 
+from functools import reduce
+from operator import or_
 from typing import Final
 
 from perseid.client.errors import ClientError, Refused
@@ -10,6 +12,7 @@ from perseid.schema.namespaces import DEFAULT_DAYS, MAX_DAYS, CreatedToken, Name
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.links import to_visible
 from perseid.server.http.pages.texts import _
+from perseid.server.http.pages.values import describe_permissions
 from perseid.server.native.work import WorkKind
 
 from .access_picture import count_omitted, draw_access
@@ -162,7 +165,7 @@ async def _access_page(console: ConsoleRequest, problem: ClientError | None = No
         access=access,
         picture=draw_access(access) if access is not None and access.entries else "",
         omitted=0 if access is None else count_omitted(access),
-        all_permissions=len(AdminPermission),
+        describe_permissions=_describe_permissions,
         users=users,
         next_cursor=cursor,
         roles=ROLES,
@@ -170,6 +173,13 @@ async def _access_page(console: ConsoleRequest, problem: ClientError | None = No
         revocation=lambda entry: "" if access is None else _describe_revocation(access, entry),
         fields=dict(console.form.pairs) | {"identity": identity or console.text("identity")},
     )
+
+
+def _describe_permissions(names: tuple[str, ...]) -> str:
+    """Permissions in words; those without a meaning have their name."""
+    known = [AdminPermission[name.upper()] for name in names if name.upper() in AdminPermission.__members__]
+    others = [name for name in names if name.upper() not in AdminPermission.__members__]
+    return ", ".join([describe_permissions(reduce(or_, known, AdminPermission(0))), *others])
 
 
 def _get_rights(access: Access, entry: AccessEntry) -> list[str]:

@@ -17,14 +17,14 @@ from .advice import get_words
 MAX_IDENTITIES: Final = 30
 """Identities in the picture; more lines cannot be followed. The table has all."""
 
-WIDTH: Final = 400
-"""In units of the drawing, which is as wide as its container: on a phone the labels are still legible."""
+WIDTH: Final = 560
+"""In units of the drawing. On a phone one scrolls, so that the labels are legible."""
 
 _ROW: Final = 40
 _BOX_HEIGHT: Final = 34
-_BOX_WIDTH: Final = 122
-_COLUMNS: Final = (0, 139, 278)  # identities, groups, prefix or record
-_MAX_LABEL: Final = 18  # characters in a box; the whole text is its tooltip
+_BOX_WIDTH: Final = 172
+_COLUMNS: Final = (0, 194, 388)  # identities, groups, prefix or record
+_MAX_LABEL: Final = 24  # characters in a box; the whole text is its tooltip
 
 _Node = tuple[str, str]  # its kind, and its text
 

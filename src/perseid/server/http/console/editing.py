@@ -51,6 +51,8 @@ class Checked:
 
 PRECONDITION_FAILED: Final = "precondition-failed"
 
+_TITLE: Final = "TITLE"  # offered for new identifiers, and left out if it is not filled in
+
 
 # Creating
 
@@ -58,7 +60,7 @@ PRECONDITION_FAILED: Final = "precondition-failed"
 @EDITING.get("/new")
 async def show_new(console: ConsoleRequest) -> Response:
     """Show the form that creates identifiers."""
-    return await _new_form(console, [Row(type="URL"), Row()])
+    return await _new_form(console, [Row(type=type_) for type_ in ("URL", _TITLE)])
 
 
 @EDITING.post("/new")
@@ -175,8 +177,8 @@ def _invalid_count() -> Refused:
 
 
 def _common_rows(rows: Sequence[Row], urls: Sequence[str]) -> list[Row]:
-    """The rows of every record: with a URL for each, without the empty row that the form has for it."""
-    return [row for row in rows if not urls or row.type != "URL" or row.data]
+    """The rows of every new record, without offered ones that are empty: the title, and the URL if each has its own."""
+    return [row for row in rows if row.data or (row.type != _TITLE and not (urls and row.type == "URL"))]
 
 
 # Editing
@@ -307,7 +309,7 @@ async def _explain_rows(console: ConsoleRequest, rows: Sequence[Row], *, new: bo
             _require_namespace(console)
         urls = _read_urls(console) if new and console.text("mode", "mint") == "mint" else []
         stored = [] if new else (await console.api.resolve(console.text("handle"), private=True)).values
-        values = to_inputs(_common_rows(rows, urls), stored)
+        values = to_inputs(_common_rows(rows, urls) if new else rows, stored)
     except ClientError as error:
         return Checked(describe(error))
     return await _explain(console, values, urls, new=new)

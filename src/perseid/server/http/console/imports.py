@@ -11,6 +11,7 @@ from perseid.registry.advice import AdviceKind
 from perseid.schema.imports import ImportQuery, ImportResponse, ImportState, OnExisting
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.texts import _
+from perseid.server.http.responses import NO_STORE
 
 from .advice import describe_advice
 from .requests import ConsoleRequest
@@ -62,6 +63,20 @@ async def _upload_form(console: ConsoleRequest, problem: ClientError | None = No
         options=options,
         on_existing=tuple(OnExisting),
     )
+
+
+@IMPORTS.get("/imports/example.csv")
+async def download_example(console: ConsoleRequest) -> Response:
+    """A table with the columns of most files, to fill in; its handles are in a namespace of the user."""
+    namespaces = (await console.api.namespaces(mine=True, page_size=1).page()).namespaces
+    prefix = namespaces[0].prefix if namespaces else "12345"
+    rows = [f"{prefix}/report-{number},https://example.org/reports/{number},Report {number}" for number in (1, 2)]
+    headers = (
+        ("Content-Type", "text/csv;charset=utf-8"),
+        ("Content-Disposition", 'attachment; filename="example.csv"'),
+        NO_STORE,
+    )
+    return Response(200, headers, "\r\n".join(["handle,URL,TITLE", *rows, ""]).encode())
 
 
 @IMPORTS.get("/imports/{id}")

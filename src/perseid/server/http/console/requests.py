@@ -40,6 +40,7 @@ from perseid.server.http.messages import HeaderList, Parameters, Request, Respon
 from perseid.server.http.pages.links import MAX_SHOWN, break_url, mark_times, to_sentence, to_visible
 from perseid.server.http.pages.pages import PAGES_SCRIPT, make_environment, render_page
 from perseid.server.http.pages.texts import _, on_change
+from perseid.server.http.pages.values import explain_type
 from perseid.server.http.responses import NO_STORE
 from perseid.server.http.v1.application import handle_authenticated
 
@@ -61,6 +62,7 @@ SEE_OTHER: Final = 303
 UNAUTHORIZED: Final = 401
 
 _JOB_NOTE: Final = re.compile("([a-z_]{1,20}) ([0-9a-f]{16})(?=[:,]|$)")
+_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?![^T])")  # what a field of a date can show
 _FRACTION: Final = re.compile(r"(?<=:[0-9]{2})[.][0-9]+(?=Z)")  # of a second
 
 _HERE: Final = Origin("", "", 0, is_https=True)  # requests stay in this process
@@ -94,8 +96,10 @@ def get_environment() -> Environment:
     environment.filters["handle"] = lambda text: break_url(to_visible(text))
     environment.filters["own_record"] = describe_own_record
     environment.filters["note"] = render_note
+    environment.filters["about_type"] = explain_type
     environment.filters["word"] = lambda text: get_words().get(str(text), str(text))
     environment.filters["secret"] = lambda text, type_: mask(type_, text)
+    environment.filters["day"] = lambda text: text[:10] if _DAY.match(text) else ""
     environment.filters["iso"] = lambda seconds: to_iso(int(seconds))
     return environment
 

@@ -87,6 +87,8 @@ _PLAIN_TYPES: Final = frozenset((URL, DESC))  # their data is text, which says a
 _LOCATION_NAMES: Final = ("id", "href", "href_template")  # what is not a condition
 _KNOWN_TYPES: Final = (URL, DESC, EMAIL)
 
+_NOTHING: Final = Markup("")
+
 Line = tuple[TextLink, ...]
 
 
@@ -148,7 +150,7 @@ def _describe_content(content: Data | None, links: LinkBuilder, limit: int) -> t
         case Admin():
             administrator = content.administrator
             key = _("key {index} of").format(index=administrator.index) if administrator.index else _("any key of")
-            rest = TextLink(f": {_permission_words(content.permissions)}")
+            rest = TextLink(f": {describe_permissions(content.permissions)}")
             return ((TextLink(f"{key} "), links.to(administrator.handle), rest),), ""
         case ValueList():
             lines = [(TextLink(f"{each.index}:"), links.to(each.handle)) for each in content.entries[:MAX_LINES]]
@@ -225,7 +227,7 @@ def _describe_cells(value: Value, links: LinkBuilder, limit: int, *, is_handle: 
     if note:
         data += f'<div class="quiet">{escape(note)}</div>'
     type_ = type_to_html(link_type(value.type, links))
-    if words := _explanations().get(fold(value.type).partition(".")[0]):
+    if words := explain_type(value.type):
         type_ = f'<div>{type_}</div><div class="quiet">{words}</div>'
     return _Cells(type_, data, sum([len(piece.text) for line in lines for piece in line]))
 
@@ -253,8 +255,13 @@ def _labels() -> tuple[str, ...]:
     return tuple(map(escape, (_("Type"), _("Data"), _("Changed"), _("Index"))))
 
 
+def explain_type(type_: str) -> Markup:
+    """What a type of the Handle System is for, as HTML; empty for other types."""
+    return _explanations().get(fold(type_).partition(".")[0], _NOTHING)
+
+
 @cache
-def _explanations() -> dict[str, str]:
+def _explanations() -> dict[str, Markup]:
     """What the types of the Handle System are for."""
     texts = {
         HS_ADMIN: _("Who can change this record"),
@@ -269,11 +276,12 @@ def _explanations() -> dict[str, str]:
         HS_SIGNATURE: _("A signature of other values"),
         HS_CERT: _("A certificate of a key"),
     }
-    return {type_: escape(text) for type_, text in texts.items()}
+    return {type_: Markup(escape(text)) for type_, text in texts.items()}  # noqa: S704 - it is escaped
 
 
 @lru_cache(MAX_CACHED_PERMISSIONS)
-def _permission_words(permissions: AdminPermission) -> str:
+def describe_permissions(permissions: AdminPermission) -> str:
+    """The permissions of an administrator in words."""
     if permissions & ALL_PERMISSIONS == ALL_PERMISSIONS:
         return _("all permissions")
     words = {
@@ -293,7 +301,7 @@ def _permission_words(permissions: AdminPermission) -> str:
     return ", ".join([text for bit, text in words.items() if bit in permissions]) or _("no permissions")
 
 
-for _forget in (_labels.cache_clear, _explanations.cache_clear, _permission_words.cache_clear):
+for _forget in (_labels.cache_clear, _explanations.cache_clear, describe_permissions.cache_clear):
     on_change(_forget)
 
 

@@ -3,28 +3,29 @@
 const PAUSE = 400; // milliseconds without a key before a check
 
 function addRowButton(rows) {
+  // Without a script there are empty rows to write in; with one the button adds them, as copies of the last.
+  const all = [...rows.querySelectorAll("[data-row]")];
+  const empty = all.filter(isEmpty);
+  const template = empty[empty.length - 1];
   const button = document.createElement("button");
   button.type = "button";
   button.className = "second";
   button.textContent = rows.dataset.add;
+  let number = Math.max(...all.map(getNumber));
   button.addEventListener("click", () => {
-    const all = rows.querySelectorAll("[data-row]");
-    const copy = all[all.length - 1].cloneNode(true);
-    const number = Math.max(...[...all].map(getNumber)) + 1;
+    const copy = template.cloneNode(true);
+    number += 1;
     for (const each of copy.querySelectorAll("[name], [id], [for]")) {
       for (const [attribute, separator] of [["name", "."], ["id", "-"], ["for", "-"]]) {
         const value = each.getAttribute(attribute);
         if (value) each.setAttribute(attribute, value.replace(/\d+$/, "") && `${value.split(separator)[0]}${separator}${number}`);
       }
-      if (each.matches("input, textarea")) each.value = "";
     }
     rows.append(copy);
     copy.querySelector("input:not([type=hidden])").focus();
   });
   rows.after(button);
-  // Without a script there are empty rows to write in; with one the button adds them.
-  const empty = [...rows.querySelectorAll("[data-row]")].filter(isEmpty);
-  for (const each of empty.slice(1)) each.remove();
+  for (const each of empty.length < all.length ? empty : empty.slice(0, -1)) each.remove();
 }
 
 function getNumber(row) {
