@@ -19,7 +19,7 @@ import perseid
 from perseid.client import api
 from perseid.client.api import Client, Operations, make_options
 from perseid.client.api_async import AsyncClient
-from perseid.client.api_exchange import EventParser, Failed, Failure, HttpRequest, InsecureConnection, Origin
+from perseid.client.api_exchange import EventParser, Failure, HttpRequest, InsecureConnection, NoResponse, Origin
 from perseid.client.api_http import Proxy, ResponseStream
 from perseid.client.api_operations import ListOperation, Operation
 from perseid.client.errors import ClientError, NotFound, ProtocolError, Refused, UnknownOutcome, Unreachable
@@ -75,7 +75,7 @@ class Script:
         self.sent.append(request)
         answer = self.answers.pop(0)
         if isinstance(answer, Failure):
-            raise Failed(answer)
+            raise NoResponse(answer)
         yield answer.stream()
 
     def close(self) -> None:

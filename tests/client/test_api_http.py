@@ -12,7 +12,7 @@ import pytest
 
 import perseid
 from perseid.client import Unreachable, api_http
-from perseid.client.api_exchange import Failed, Failure, HttpRequest, Origin
+from perseid.client.api_exchange import Failure, HttpRequest, NoResponse, Origin
 from perseid.client.api_http import Connections, Proxy, ResponseStream
 
 HOST = "127.0.0.1"
@@ -130,17 +130,17 @@ def test_response_that_is_not_read_to_its_end_closes_its_connection() -> None:
 
 @pytest.mark.parametrize("answer", [None, CUT, CUT_CHUNK, b"nonsense\r\n\r\n"])
 def test_lost_response_is_a_failure_of_a_request_that_was_sent(answer: bytes | None) -> None:
-    with listening(answer) as server, pytest.raises(Failed) as caught:
+    with listening(answer) as server, pytest.raises(NoResponse) as caught:
         get(connections_to(server.port), server.port)
     assert caught.value.failure.sent
     assert caught.value.failure.reason
 
 
 def test_server_of_another_protocol_is_described_in_words() -> None:
-    with listening(b"\x02\x03\x00\xff binary\r\n\r\n") as server, pytest.raises(Failed) as caught:
+    with listening(b"\x02\x03\x00\xff binary\r\n\r\n") as server, pytest.raises(NoResponse) as caught:
         get(connections_to(server.port), server.port)
     assert caught.value.failure.reason == "the answer is not HTTP"
-    with listening(b"") as server, pytest.raises(Failed) as caught:
+    with listening(b"") as server, pytest.raises(NoResponse) as caught:
         get(connections_to(server.port, context=ssl.create_default_context()), server.port, timeout=0.05)
     assert caught.value.failure == Failure("no answer within 0.05 s", sent=False)
 
@@ -157,7 +157,7 @@ def test_port_without_tls_is_described_in_words() -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         port = listener.getsockname()[1]
-        with pytest.raises(Failed) as caught:
+        with pytest.raises(NoResponse) as caught:
             get(connections_to(port, context=ssl.create_default_context()), port)
         thread.join()
     assert caught.value.failure.reason == "no TLS connection (wrong version number)"
@@ -178,7 +178,7 @@ def test_asynchronous_client_describes_failures_in_the_same_words() -> None:
 
 
 def test_silent_server_is_given_up() -> None:
-    with listening(b"") as server, pytest.raises(Failed) as caught:
+    with listening(b"") as server, pytest.raises(NoResponse) as caught:
         get(connections_to(server.port), server.port, timeout=0.05)
     assert caught.value.failure.reason == "no answer within 0.05 s"
     assert caught.value.failure.sent
@@ -187,7 +187,7 @@ def test_silent_server_is_given_up() -> None:
 def test_server_that_does_not_run_did_not_get_the_request() -> None:
     with socket.create_server((HOST, 0)) as listener:
         port = listener.getsockname()[1]
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(NoResponse) as caught:
         get(connections_to(port), port)
     assert not caught.value.failure.sent
     assert caught.value.failure.reason == "Connection refused"
@@ -207,7 +207,7 @@ def test_proxy_reads_plain_requests_and_tunnels_others() -> None:
             ssl.create_default_context(),
             Proxy.parse(proxy_url.format(server.port)),
         )
-        with pytest.raises(Failed) as caught:
+        with pytest.raises(NoResponse) as caught:
             get(connections, 443)
     assert server.requests[0].startswith(b"CONNECT id.example.org:443 HTTP/1.")
     assert b"Proxy-Authorization: Basic dXNlcjpwQHNz\r\n" in server.requests[0]

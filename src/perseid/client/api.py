@@ -30,15 +30,15 @@ from . import api_imports
 from .api_access import AccessOperations
 from .api_exchange import (
     DEFAULT_RETRIES,
-    Alone,
     ApiRequest,
     Credentials,
     EventParser,
-    Failed,
+    Exclusive,
     Failure,
     HttpRequest,
     HttpResponse,
     KeyCredentials,
+    NoResponse,
     Origin,
     SecretCredentials,
     Steps,
@@ -327,7 +327,7 @@ class Client(Operations):
                 return cast(R, done.value)
             if isinstance(step, HttpRequest):
                 result = self._transfer(step)
-            elif isinstance(step, Alone):
+            elif isinstance(step, Exclusive):
                 with self._alone:
                     result = self._run(step.steps)
             else:
@@ -414,7 +414,7 @@ class Client(Operations):
                 for piece in response.pieces:
                     body.add(piece)
                 return HttpResponse(response.status, response.headers, bytes(body.data))
-        except Failed as failed:
+        except NoResponse as failed:
             return failed.failure
 
     def _events(self, job: str) -> Generator["Event", None, None]:
@@ -425,7 +425,7 @@ class Client(Operations):
                 for piece in response.pieces:
                     for name, data in parser.feed(piece):
                         yield Event.of(name, data)
-        except Failed as failed:
+        except NoResponse as failed:
             raise Unreachable(str(failed)) from failed
 
 

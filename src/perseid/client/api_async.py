@@ -30,13 +30,13 @@ from .api import (
     make_options,
 )
 from .api_exchange import (
-    Alone,
     ApiRequest,
     EventParser,
-    Failed,
+    Exclusive,
     Failure,
     HttpRequest,
     HttpResponse,
+    NoResponse,
     Steps,
     Upload,
     exchange,
@@ -63,7 +63,7 @@ class AsyncTransport(Protocol):
     """How requests are sent."""
 
     def open(self, request: HttpRequest, timeout: float) -> AbstractAsyncContextManager[AsyncResponseStream]:
-        """Send a request, and wait some seconds for each part of its response; raises `Failed`."""
+        """Send a request, and wait some seconds for each part of its response; raises `NoResponse`."""
         ...
 
     async def close(self) -> None:
@@ -96,12 +96,12 @@ class HttpxTransport:
             ) as response:
                 yield AsyncResponseStream(response.status_code, dict(response.headers), response.aiter_bytes())
         except _NEVER_SENT as error:
-            raise Failed(describe_failure(error, timeout, sent=False)) from error
+            raise NoResponse(describe_failure(error, timeout, sent=False)) from error
         except httpx.TimeoutException as error:
-            raise Failed(describe_failure(TimeoutError(), timeout)) from error
+            raise NoResponse(describe_failure(TimeoutError(), timeout)) from error
         except httpx.HTTPError as error:
             is_other_protocol = isinstance(error, httpx.RemoteProtocolError) and str(error).startswith("illegal")
-            raise Failed(describe_failure(BadStatusLine("") if is_other_protocol else error, timeout)) from error
+            raise NoResponse(describe_failure(BadStatusLine("") if is_other_protocol else error, timeout)) from error
 
     def _upload(self, request: HttpRequest, timeout: float) -> AsyncResponseStream:
         """Send a file in a thread: reading it blocks, and httpx does not read an answer that comes before its end."""
@@ -160,7 +160,7 @@ class AsyncClient(AsyncOperations):
                 return cast(R, done.value)
             if isinstance(step, HttpRequest):
                 result = await self._transfer(step)
-            elif isinstance(step, Alone):
+            elif isinstance(step, Exclusive):
                 async with self._alone:
                     result = await self._run(step.steps)
             else:
@@ -255,7 +255,7 @@ class AsyncClient(AsyncOperations):
                 async for piece in response.pieces:
                     body.add(piece)
                 return HttpResponse(response.status, response.headers, bytes(body.data))
-        except Failed as failed:
+        except NoResponse as failed:
             return failed.failure
 
     async def _events(self, job: str) -> AsyncGenerator[Event, None]:
@@ -266,5 +266,5 @@ class AsyncClient(AsyncOperations):
                 async for piece in response.pieces:
                     for name, data in parser.feed(piece):
                         yield Event.of(name, data)
-        except Failed as failed:
+        except NoResponse as failed:
             raise Unreachable(str(failed)) from failed

@@ -1,7 +1,7 @@
 """Requests to the HTTP API without sockets: credentials, retries, and what an answer means.
 
 `exchange` is a generator: it yields an `HttpRequest` to send, and receives an `HttpResponse` or a `Failure`; or it
-yields a `Wait` or an `Alone`. A driver (`api`, `api_async`) does the input and output.
+yields a `Wait` or an `Exclusive`. A driver (`api`, `api_async`) does the input and output.
 
 A request is sent again only if that is safe: the server says that nothing was changed (429, 503), the request was never
 sent, or repeating it has no further effect (reading, replacing, and creating with an idempotency key). A change that
@@ -108,7 +108,7 @@ class Upload:
         while remaining:
             part = self.file.read(min(UPLOAD_SIZE, remaining))
             if not part:
-                raise Failed(Failure("the file has become shorter while it was sent", final=True))
+                raise NoResponse(Failure("the file has become shorter while it was sent", final=True))
             remaining -= len(part)
             yield part
 
@@ -139,7 +139,7 @@ class HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """No response."""
+    """Why there is no response."""
 
     reason: str
     sent: bool = True
@@ -156,8 +156,8 @@ class Wait:
     seconds: float
 
 
-class Failed(Exception):
-    """There is no response."""
+class NoResponse(Exception):
+    """What a transport raises instead of returning a response."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.reason)
@@ -165,13 +165,13 @@ class Failed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class Exclusive:
     """Steps that only one request of a client does at a time; the next one finds what the first has done."""
 
     steps: "Steps[Any]"
 
 
-Steps: TypeAlias = Generator[HttpRequest | Wait | Alone, Any, R]
+Steps: TypeAlias = Generator[HttpRequest | Wait | Exclusive, Any, R]
 """Requests and waits, and a result."""
 
 
@@ -382,7 +382,7 @@ def exchange(
     while True:
         headers: Headers | HttpResponse | Failure | None = credentials.headers()
         if headers is None:
-            headers = yield Alone(credentials.sign_in(origin))
+            headers = yield Exclusive(credentials.sign_in(origin))
         if isinstance(headers, HttpResponse | Failure):
             response = headers
         else:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
 
-from .api_exchange import Failed, Failure, HttpRequest, Origin, Upload
+from .api_exchange import Failure, HttpRequest, NoResponse, Origin, Upload
 from .connections import LookupTimeout, open_stream
 
 MAX_IDLE: Final = 16
@@ -38,14 +38,14 @@ class ResponseStream:
     status: int
     headers: dict[str, str]
     pieces: Iterator[bytes]
-    """The body. Raises `Failed` if it ends too early."""
+    """The body. Raises `NoResponse` if it ends too early."""
 
 
 class Transport(Protocol):
     """How requests are sent."""
 
     def open(self, request: HttpRequest, timeout: float) -> AbstractContextManager[ResponseStream]:
-        """Send a request, and wait some seconds for each part of its response; raises `Failed`."""
+        """Send a request, and wait some seconds for each part of its response; raises `NoResponse`."""
         ...
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class Connections:
                 # The server may have refused the file before its end: the response says why.
             return connection.getresponse()
         except (OSError, HTTPException) as error:
-            raise Failed(describe_failure(error, timeout)) from error
+            raise NoResponse(describe_failure(error, timeout)) from error
 
     def _take(self) -> HTTPConnection | None:
         """A kept connection that is still open."""
@@ -164,7 +164,7 @@ class Connections:
                 connection.sock = self._context.wrap_socket(connection.sock, server_hostname=origin.host)
         except (OSError, HTTPException) as error:
             connection.close()
-            raise Failed(describe_failure(error, timeout, sent=False)) from error
+            raise NoResponse(describe_failure(error, timeout, sent=False)) from error
         except BaseException:
             connection.close()
             raise
@@ -176,10 +176,10 @@ def _read(response: WireResponse, timeout: float) -> Iterator[bytes]:
         while piece := response.read1(RECEIVE_SIZE):
             yield piece
         if response.length:
-            raise Failed(Failure("the connection ended in the middle of the response"))
+            raise NoResponse(Failure("the connection ended in the middle of the response"))
         response.close()
     except (OSError, HTTPException) as error:
-        raise Failed(describe_failure(error, timeout)) from error
+        raise NoResponse(describe_failure(error, timeout)) from error
 
 
 def _is_readable(connection: HTTPConnection) -> bool:
