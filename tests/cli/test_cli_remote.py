@@ -13,7 +13,7 @@ from perseid.cli import remote as command
 from perseid.cli._common_options import REMOTE
 from perseid.client import remotes
 from perseid.client.api import Client, make_options
-from perseid.client.api_exchange import Failed, Failure, HttpRequest
+from perseid.client.api_exchange import Failure, HttpRequest, NoResponse
 from perseid.client.remotes import Remote
 from perseid.records.record import ValueRef
 from perseid.registry.identity import KeyIdentity, Proof
@@ -321,7 +321,7 @@ def test_edited_text_is_kept_if_the_response_to_the_change_is_lost(
         def ask(self, request: HttpRequest) -> tuple[int, dict[str, str], bytes]:
             answer = super().ask(request)
             if request.method == "PUT":
-                raise Failed(Failure("no answer within 30 s"))
+                raise NoResponse(Failure("no answer within 30 s"))
             return answer
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
