@@ -20,6 +20,9 @@ def test_init_creates_an_installation_and_shows_the_secret_once(tmp_path: Path) 
     assert done.code == 0
     assert done.out == f"installation  {tmp_path}/names\nnamespace     12345 (free)\n"
     assert "The first administrator is 300:0.NA/12345" in done.err
+    mint, serve = done.err.splitlines()[-2:]
+    assert mint == f"To create an identifier: perseid mint 12345 --url URL -d {tmp_path}/names"
+    assert serve == f"To serve it: perseid serve -d {tmp_path}/names"
     (secret,) = re.findall(r"^    (\S{43})$", done.err, re.MULTILINE)
     installation = Site(tmp_path / "names")
     assert installation.ok("resolve 0.NA/12345 --private --index 300 --json").json["values"] == [
@@ -51,6 +54,17 @@ def test_first_administrator_has_all_permissions(tmp_path: Path) -> None:
     installation.ok(f"create 20.500/x --url https://example.org/ {first}")
     installation.ok(f"namespace derive 12345 1 {first}")
     installation.ok(f"create 12345.1/x --url https://example.org/ {first}")
+
+
+def test_init_suggests_commands_for_the_default_directory(tmp_path: Path) -> None:
+    done = call("init", environ={"PERSEID_DIR": str(tmp_path / "a b")})
+    assert done.err.splitlines()[-2:] == [
+        "To add a namespace: perseid namespace add PREFIX",
+        "To serve it: perseid serve",
+    ]
+    other = call("init", str(tmp_path / "c d"), "--demo")
+    assert other.err.splitlines()[-1] == f"To serve it: perseid serve -d '{tmp_path}/c d'"
+    assert "To add a namespace" not in other.err
 
 
 def test_init_without_a_prefix_creates_the_administrator_in_the_root(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ options: they set `NAME_OPTIONS`, `REMOTE` and `NATIVE` while it runs.
 import inspect
 import os
 import re
+import shlex
 from collections.abc import Callable
 from contextlib import ExitStack
 from contextvars import ContextVar
@@ -57,6 +58,11 @@ def resolve_directory(directory: Path | None) -> Path:
     if (remote := os.environ.get(REMOTE_VARIABLE)) and REMOTE.get() is None:
         _report_local(chosen, remote)
     return chosen
+
+
+def format_directory_option(directory: Path) -> str:
+    """Return the end of a command that works on a directory: ` -d DIR`, or nothing if it is the default."""
+    return "" if directory.resolve() == default_directory().resolve() else f" -d {shlex.quote(str(directory))}"
 
 
 @cache

@@ -40,6 +40,7 @@ from perseid.registry.results import StateConflict
 from perseid.server.state.runtime import find_users, lock_installation
 
 from ._arguments import INTERFACE, Directory, get_identity, printable, read_name, resolve_directory
+from ._common_options import format_directory_option
 from ._output import AsJson, print_fields, print_json, print_message
 
 
@@ -284,6 +285,12 @@ def _print_result(target: Path, options: _InitOptions, result: _InitResult, secr
         print_message("There is no administrator over the network yet: another service hosts the prefix handles.")
     if namespace is not None and namespace.types_elsewhere:
         print_message(f"Types defined at another service: {', '.join(namespace.types_elsewhere)}")
+    option = format_directory_option(target)
+    if namespace is not None:
+        print_message(f"To create an identifier: perseid mint {namespace.prefix} --url URL{option}")
+    elif not result.demo:
+        print_message(f"To add a namespace: perseid namespace add PREFIX{option}")
+    print_message(f"To serve it: perseid serve{option}")
 
 
 @contextmanager

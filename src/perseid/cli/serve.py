@@ -20,7 +20,7 @@ from perseid.registry.installation.settings import FILE_NAME, Config, variable_n
 from perseid.server.processes import CHILD_SIGNALS, fork_server
 from perseid.server.processes.supervisor import ServerOptions
 
-from ._common_options import Directory, default_directory, resolve_directory
+from ._common_options import Directory, format_directory_option, resolve_directory
 from ._output import AsJson
 
 LISTENING: Final = "Serving the native protocol at {host} port {port}, over UDP and TCP"
@@ -149,9 +149,7 @@ def _welcome_lines(target: Path, config: Config, *, init_demo: bool) -> tuple[st
     if config.http.enabled:
         lines.append(HTTP)
     if init_demo:
-        default = default_directory().resolve()
-        option = "" if target == default else f" -d {target}"
-        lines += _COMMANDS_TO_TRY.format(option=_escape(option)).splitlines()
+        lines += _COMMANDS_TO_TRY.format(option=_escape(format_directory_option(target))).splitlines()
         if config.http.enabled:
             lines += _URLS_TO_TRY.format(address="{http_first}").splitlines()
     return (*lines, STOP)
