@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from perseid.cli import imports
 from perseid.records.private_keys import protect, read_private_key
 from perseid.registry.identity import LocalIdentity
 from perseid.registry.installation.installation import Installation
@@ -241,6 +242,10 @@ def test_interrupted_import_is_resumed_at_its_row(here: Site, monkeypatch: pytes
         with pytest.raises(Killed):
             here("import t.csv --yes")
     assert "unfinished 6 of 9" in here.lines("jobs list")[0]
+    job = here.lines("jobs list")[0].split()[0]
+    again = here("import t.csv --yes")
+    assert (again.code, again.out, "6 of 9 rows" in again.err, f"jobs resume {job}" in again.err) == (4, "", True, True)
+    assert "skipped  6" in here.ok("import t.csv --on-existing skip --dry-run").out
     here.ok("jobs resume last")
     assert count_handles(here) == 9
     with Installation.open(here.directory) as installation:
@@ -248,6 +253,36 @@ def test_interrupted_import_is_resumed_at_its_row(here: Site, monkeypatch: pytes
         lines = [line for line, _ in import_job.minted_rows(installation.registry(), job)]
     assert lines == [*range(2, 11)]
     assert "done 9" in here.lines("jobs list")[0]
+
+
+def test_canceled_import_says_so(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_job, "ROWS_PER_STEP", 2)
+    write("t.csv", ("handle", "URL"), *[(f"{PREFIX}/{number}", f"https://example.org/{number}") for number in range(9)])
+    advance = runner.JobRun.advance
+
+    def cancel(self: runner.JobRun) -> bool:
+        if self.done == 4:
+            runner.cancel(self.registry, self.job.id, self.identity)
+        return advance(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(runner.JobRun, "advance", cancel)
+        done = here("import t.csv --yes")
+    job = here.lines("jobs list")[0].split()[0]
+    advice = f"To do the rest: perseid jobs resume {job}. To undo what is done: perseid undo {job}"
+    assert done.code == 1
+    assert done.err.splitlines()[-2:] == [f"perseid: Job {job} was canceled after 4 of 9 changes", advice]
+    here.ok(f"jobs resume {job}")
+    assert count_handles(here) == 9
+
+
+def test_terminal_shows_the_first_problems(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("t.csv", ("handle", "URL"), *[(f"{PREFIX}/{number}", "nowhere") for number in range(60)])
+    assert len(here("import t.csv --yes").out.splitlines()) == 60
+    monkeypatch.setattr(imports, "is_terminal", lambda _: True)
+    done = here("import t.csv --yes")
+    assert len(done.out.splitlines()) == 50
+    assert "\n… and 10 more\n" in done.err
 
 
 def test_dates_are_kept_for_server_administrators_only(here: Site) -> None:

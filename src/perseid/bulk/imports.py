@@ -14,12 +14,12 @@ from perseid.ledger.store.jobs import Job
 from perseid.registry.commands.namespaces import namespaces
 from perseid.registry.identity import Identity
 from perseid.registry.jobs.import_check import CheckSettings, ImportCheck
-from perseid.registry.jobs.import_job import check_not_minted, minted_rows
+from perseid.registry.jobs.import_job import check_not_minted, check_not_unfinished, minted_rows
 from perseid.registry.jobs.spool import SpooledImport
 from perseid.registry.policy.types import is_known_type
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused, StateConflict
-from perseid.schema.imports import ImportQuery, ImportState, RowProblem
+from perseid.schema.imports import ImportQuery, ImportState, OnExisting, RowProblem
 
 from . import rows
 from .batch import Credential, CredentialInFile
@@ -147,6 +147,8 @@ class FileCheck:
             options = msgspec.convert(spooled.record.reading, ReadOptions)
             if options.mint and not spooled.record.mint_again:
                 check_not_minted(registry, identity, sha256, options.prefix)
+            elif not options.mint and spooled.record.options.on_existing is OnExisting.FAIL:
+                check_not_unfinished(registry, identity, sha256)
             is_type = find_types(registry, options.prefix)
             shared = resources.enter_context(_share(file))
             try:

@@ -27,6 +27,7 @@ from ._output import (
     AsJson,
     CommandFailed,
     confirm,
+    is_terminal,
     pluralize,
     print_fields,
     print_json,
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 
 MAX_SHOWN: Final = 10
 """Changes of existing records that are shown before the prompt; `--dry-run` shows more."""
+
+MAX_PROBLEMS: Final = 50
+"""Problems that are shown on a terminal; a file or pipe gets all."""
 
 TEMPLATE: Final = (
     "handle,URL,TITLE\n"
@@ -333,7 +337,10 @@ class _Import:
             with open_atomically(path) as to:
                 self._imports.write_import_report(checked.id, to)
         else:
-            for found in self._imports.import_problems(checked.id):
+            for number, found in enumerate(self._imports.import_problems(checked.id)):
+                if number == MAX_PROBLEMS and not self._json and is_terminal(sys.stdout):
+                    print_message(f"… and {checked.invalid - number:,} more")
+                    break
                 problem = found if isinstance(self._imports, LocalImports) else phrase_problem(found)
                 if self._json:
                     print_json(problem)

@@ -29,7 +29,7 @@ from ._arguments import (
 from ._commands import Group, register_command
 from ._output import AsJson, confirm, pluralize, print_fields, print_json, print_message, print_text
 from ._target import LocalTarget, open_target
-from .lifecycle import Yes, run_job
+from .lifecycle import Yes, advise_canceled, run_job
 from .queries import (
     ChangedSince,
     HostCondition,
@@ -274,8 +274,7 @@ def cancel(
         print_json(canceled)
         return
     _print_summary({"job": canceled.job, "state": JobState.CANCELED.value, "changed": canceled.done})
-    resume = f"To do the rest: perseid jobs resume {canceled.job}. " if runner.can_resume(canceled.kind) else ""
-    print_message(f"{resume}To undo what is done: perseid undo {canceled.job}")
+    print_message(advise_canceled(canceled))
 
 
 def _print_summary(fields: dict[str, object]) -> None:

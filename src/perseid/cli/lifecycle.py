@@ -5,11 +5,13 @@ from typing import Annotated, Final, TypeAlias
 
 import typer
 
+from perseid.ledger.errors import JobEnded
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.lifecycle import Redact, Revive, Tombstone
 from perseid.registry.context import Context
 from perseid.registry.jobs import transfer as transfer_job
+from perseid.registry.jobs.runner import can_resume
 from perseid.registry.queries.history import get_history
 from perseid.registry.results import Refused
 from perseid.schema.jobs import JobResponse, JobState
@@ -256,6 +258,30 @@ def _describe_value(session: OpenInstallation, order: Redact) -> str:
     return f"{text} ({printable(types[0])})" if types else text
 
 
+class JobCanceled(CommandFailed):
+    """Somebody canceled a job while the command waited for it."""
+
+
+def advise_canceled(job: JobResponse) -> str:
+    """Say what can be done about a canceled job."""
+    resume = f"To do the rest: perseid jobs resume {job.job}. " if can_resume(job.kind) else ""
+    return f"{resume}To undo what is done: perseid undo {job.job}"
+
+
+def _wait(target: Target, job: str, report: Callable[[JobResponse], None]) -> JobResponse:
+    """Wait until a job has ended. Raises `JobCanceled`."""
+    try:
+        ended = target.wait(job, report)
+    except JobEnded:
+        ended = target.job(job)
+        if ended.state is not JobState.CANCELED:
+            raise
+    if ended.state is JobState.CANCELED:
+        of_total = f" of {ended.total:,}" if ended.total else ""
+        raise JobCanceled(f"Job {job} was canceled after {ended.done:,}{of_total} changes", advise_canceled(ended))
+    return ended
+
+
 def run_job(target: Target, job: JobResponse) -> JobResponse:
     """Wait until a job has ended, and return it. An error gets a note on what can be done."""
     done, stopped = job.done, False
@@ -267,12 +293,14 @@ def run_job(target: Target, job: JobResponse) -> JobResponse:
             update(done)
 
         try:
-            ended = target.wait(job.job, report)
+            ended = _wait(target, job.job, report)
             if ended.problem is not None and ended.state is JobState.UNFINISHED:
                 stopped = True
                 from perseid.client.api_exchange import to_error  # noqa: PLC0415 - only a server has such a job
 
                 raise to_error(ended.problem)
+        except JobCanceled:
+            raise
         except BaseException as error:
             counted = pluralize(job.total or done, "change")
             after = f"after {done:,} of {counted}" if job.total else f"after {counted}"

@@ -110,6 +110,18 @@ def check_not_minted(registry: Registry, identity: Identity, sha256: str, prefix
             raise AlreadyMinted(reason, AdviceKind.MINT_AGAIN(job=job.id))
 
 
+def check_not_unfinished(registry: Registry, identity: Identity, sha256: str) -> None:
+    """Refuse a file that an unfinished job imports: each row that it has applied would be a problem."""
+    for job in jobs.newest_first(registry.ledger.log, kind=KIND):
+        if job.ended_at or not job.done or runner.load_parameters(job).get("sha256") != sha256:
+            continue
+        if not runner.can_see_job(registry, identity, job):
+            continue
+        if runner.UndoIndex.of(registry, job.id).effective_undo(job.id) is None:
+            reason = f"Job {job.id} has imported a part of this file, {job.done:,} of {job.total:,} rows"
+            raise StateConflict(reason, AdviceKind.RESUME_JOB(job=job.id))
+
+
 def _namespace_of(prefix: str) -> str:
     """Return what all spellings of the namespace in which a file is minted share."""
     return fold(prefix.partition("/")[0])
