@@ -93,6 +93,12 @@ def test_invalid_lines_are_problems_and_the_others_are_read() -> None:
     ]
 
 
+def test_invalid_json_has_one_line_and_a_column() -> None:
+    (row,) = read(b'{"handle": "1/a"; "values": []}\n', ReadOptions(format=Format.JSONL))
+    assert isinstance(row, RowProblem)
+    assert (row.line, row.message) == (1, "The line is invalid JSON at column 17.")
+
+
 def test_lines_of_a_report_can_be_read_again() -> None:
     text = b'{"handle": "1/c", "state": "gone", "values": [{"type": "URL", "data": "x", "big": 12345678901234567890}]}'
     (problem,) = read(text)

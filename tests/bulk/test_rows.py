@@ -91,6 +91,21 @@ def test_the_format_is_found_from_content_and_name(sample: bytes, name: str, exp
     assert detect_format(sample, name) is expected
 
 
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (b"handle,URL\n", ReadOptions(sheet="Maps"), "Files in the format csv have no sheets."),
+        (b"{}\n", ReadOptions(delimiter=";"), "Files in the format jsonl have no delimiter."),
+        (b"{}\n", ReadOptions(encoding="cp1252"), "The encoding of files in the format jsonl cannot be chosen."),
+        (b"{}\n", ReadOptions(columns={"a": "URL"}), "Files in the format jsonl have no columns that can be mapped."),
+    ],
+)
+def test_options_that_have_no_effect_are_refused(text: bytes, options: ReadOptions, message: str) -> None:
+    with pytest.raises(InvalidFile) as caught:
+        open_rows(io.BytesIO(text), "", options)
+    assert (caught.value.problem.rule, str(caught.value)) == ("unused-option", message)
+
+
 @given(st.binary(max_size=200), st.sampled_from([None, *STARTS, Format.JDB]), st.booleans())
 def test_arbitrary_bytes_give_rows_problems_or_a_refusal(data: bytes, format_: Format | None, mint: bool) -> None:
     options = ReadOptions(format=format_, mint=mint, prefix="12345")

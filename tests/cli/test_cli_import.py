@@ -171,6 +171,27 @@ def test_dry_run_shows_the_difference_of_existing_records(here: Site) -> None:
     assert not [*(here.directory / "spool").iterdir()], "nothing is left in the spool"
 
 
+def test_file_without_rows_changes_nothing(here: Site) -> None:
+    write("t.csv", ("handle", "URL"))
+    done = here.ok("import t.csv --yes")
+    assert (done.out, done.err.splitlines()[-1]) == ("", "The file has no rows")
+    assert here.ok("import t.csv --yes --json").json["checked"] == 0
+    assert not [*(here.directory / "spool").iterdir()]
+
+
+def test_options_without_an_effect_are_refused(here: Site) -> None:
+    write("t.csv", ("handle", "URL"), (f"{PREFIX}/a", "https://a.example/"))
+    for option, words in (("-o out.csv", "--mint or --handles-of"), ("--mint-again", "--mint")):
+        done = here(f"import t.csv --yes {option}")
+        assert (done.code, f"requires {words}\n" in done.err) == (2, True), option
+    assert count_handles(here) == 0
+
+
+def test_blanks_at_the_end_of_a_url_are_shown(here: Site) -> None:
+    write("t.csv", ("handle", "URL"), (f"{PREFIX}/a", "https://a.example/ "))
+    assert "'https://a.example/ ' contains a blank" in here("import t.csv --yes").out
+
+
 def test_confirmation_is_required(here: Site) -> None:
     write("t.csv", ("handle", "URL"), (f"{PREFIX}/a", "https://a.example/"))
     done = here("import t.csv")
@@ -249,8 +270,8 @@ def test_interrupted_import_is_resumed_at_its_row(here: Site, monkeypatch: pytes
     here.ok("jobs resume last")
     assert count_handles(here) == 9
     with Installation.open(here.directory) as installation:
-        job = runner.find_job(installation.registry(), LocalIdentity("test"), runner.LAST)
-        lines = [line for line, _ in import_job.minted_rows(installation.registry(), job)]
+        found = runner.find_job(installation.registry(), LocalIdentity("test"), runner.LAST)
+        lines = [line for line, _ in import_job.minted_rows(installation.registry(), found)]
     assert lines == [*range(2, 11)]
     assert "done 9" in here.lines("jobs list")[0]
 

@@ -114,6 +114,8 @@ def test_client_imports_a_file(tmp_path: Path) -> None:
             assert client.import_file(path, note="why").done == 2
             with pytest.raises(Refused, match="2 of 2 rows are invalid"):
                 client.import_file(path)
+            with pytest.raises(Refused, match=r"^The file has no rows$"):
+                client.import_file(io.BytesIO(b"handle,URL\n"))
             with pytest.raises(Refused) as caught:
                 client.import_file(io.BytesIO(b"handle,Shelf mark\n12345/s,A 1\n"), ImportQuery(name="s.csv"))
             assert "ImportQuery(map=('Shelf mark' + '=' + 'TYPE',))" in caught.value.advice

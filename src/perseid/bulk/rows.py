@@ -59,6 +59,7 @@ def open_rows(
     if options.mint and not options.prefix:
         raise invalid_file("missing-prefix", "The prefix in which to mint is missing.", AdviceKind.NAME_MINT_PREFIX())
     format_ = options.format or detect_format(peek(file), name)
+    _refuse_unused(format_, options)
     if format_ in TABLES:
         return read_table(_open_table(file, format_, name, options), options, is_type)
     if format_ == Format.JSONL:
@@ -74,6 +75,22 @@ def open_rows(
         return read_exchange(file, options)
     moment = int(time.time()) if now is None else now
     return read_dump(file, moment) if format_ == Format.DUMP else read_jdb(file, moment)
+
+
+_UNUSED: Final = {
+    "sheet": (frozenset({Format.XLSX, Format.ODS}), "Files in the format {} have no sheets."),
+    "delimiter": (frozenset({Format.CSV}), "Files in the format {} have no delimiter."),
+    "encoding": (frozenset({Format.CSV}), "The encoding of files in the format {} cannot be chosen."),
+    "columns": (TABLES | {Format.ANVL}, "Files in the format {} have no columns that can be mapped."),
+}
+"""Options with the formats that have them, and what is said about the others."""
+
+
+def _refuse_unused(format_: Format, options: ReadOptions) -> None:
+    """Refuse options that a format does not have: the user expects another format."""
+    for name, (formats, message) in _UNUSED.items():
+        if getattr(options, name) and format_ not in formats:
+            raise invalid_file("unused-option", message.format(format_), "Omit the option, or choose another format.")
 
 
 def read_credential(file: BinaryIO, name: str, options: ReadOptions) -> Credential | None:

@@ -192,8 +192,13 @@ def import_file(  # noqa: PLR0913 - options
         return
     if file is None:
         raise typer.BadParameter("name the file, or - for standard input", param_hint="FILE")
-    if preserve_dates and REMOTE.get() is not None:
-        raise typer.BadParameter("works on a local installation only", param_hint="--preserve-dates")
+    _refuse_useless(
+        {
+            "--output": "" if output is None or mint or handles_of else "requires --mint or --handles-of",
+            "--mint-again": "requires --mint" if mint_again and not mint else "",
+            "--preserve-dates": "works on a local installation only" if preserve_dates and REMOTE.get() else "",
+        }
+    )
     query = ImportQuery(
         name="" if file == STANDARD_INPUT else Path(file).name,
         format=format_ or "",
@@ -224,6 +229,8 @@ def import_file(  # noqa: PLR0913 - options
             command.show(checked, dry_run=dry_run)
             command.report(checked, report)
             if dry_run or not checked.valid:
+                if json and not dry_run:
+                    print_json(checked)
                 imports.discard_import(checked.id)
                 return
             if not yes:
@@ -240,6 +247,13 @@ def import_file(  # noqa: PLR0913 - options
                 error.add_note(f"The handles are minted. To write them: perseid import FILE --handles-of {ended.job}")
                 raise
     _print_result(ended, checked, minted, json=json)
+
+
+def _refuse_useless(reasons: dict[str, str]) -> None:
+    """Refuse options that have no effect, for reasons by option."""
+    for option, reason in reasons.items():
+        if reason:
+            raise typer.BadParameter(reason, param_hint=option)
 
 
 def _sign_in(target: Target, source: BinaryIO, query: ImportQuery) -> Target:
@@ -318,6 +332,8 @@ class _Import:
         print_lines(lines)
         if detected.get("session_setup"):
             print_message("SESSIONSETUP has no effect")
+        if not checked.checked:
+            print_message("The file has no rows")
         print_warnings(map(printable, checked.warnings))
         self._show_changes(checked, dry_run)
 
@@ -354,7 +370,8 @@ class _Import:
         if self._query.skip_invalid and checked.valid:
             print_message(f"{rows} invalid. {where}")
             return
-        others = f". To import the other {pluralize(checked.valid, 'row')}: --skip-invalid" if checked.valid else ""
+        valid = f"{checked.valid:,} rows" if checked.valid > 1 else "row"
+        others = f". To import the other {valid}: --skip-invalid" if checked.valid else ""
         raise InvalidRows(f"{rows} invalid; nothing was changed", f"{where}{others}")
 
     def _describe_repeated(self) -> str:

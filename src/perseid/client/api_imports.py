@@ -138,8 +138,9 @@ def require_valid(checked: ImportResponse) -> None:
     """Raise `Refused` if rows are invalid."""
     if checked.state is ImportState.READY:
         return
-    detail = checked.problem or f"{checked.invalid:,} of {checked.checked:,} rows are invalid; nothing was changed"
+    invalid = f"{checked.invalid:,} of {checked.checked:,} rows are invalid; nothing was changed"
+    detail = checked.problem or (invalid if checked.checked else "The file has no rows")
     advice = render_kind(checked.advice_kind, checked.advice_parameters, checked.advice or "")
-    if checked.problem is None:
+    if checked.problem is None and checked.checked:
         advice = f"See the problems: client.import_problems({checked.id!r}), or use ImportQuery(skip_invalid=True)"
     raise Refused(detail, advice=advice, problem_type="invalid-value")

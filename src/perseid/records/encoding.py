@@ -59,14 +59,19 @@ def parse_json(text: str | bytes) -> object:
 
 
 def locate_json_error(data: bytes) -> str:
-    """Where invalid JSON text is invalid, as the end of a sentence; empty if that is not known."""
+    """Where invalid JSON text is invalid, as the end of a sentence; empty if that is not known.
+
+    The line is named if there are several.
+    """
     import json  # noqa: PLC0415 - see above
 
     try:
         json.loads(data.decode(), parse_int=str, parse_float=str)
     except json.JSONDecodeError as error:
-        is_end = error.pos >= len(error.doc.rstrip())
-        return ": it ends too early" if is_end else f" at line {error.lineno}, column {error.colno}"
+        if error.pos >= len(error.doc.rstrip()):
+            return ": it ends too early"
+        line = f"line {error.lineno}, " if "\n" in error.doc.strip() else ""
+        return f" at {line}column {error.colno}"
     except UnicodeDecodeError:
         return ": it is not UTF-8"
     except RecursionError:

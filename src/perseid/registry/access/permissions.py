@@ -432,9 +432,10 @@ _SERVER_OPERATIONS: Final = MappingProxyType(
 
 
 def display_name(name: Handle | str) -> str:
-    """The name as it is; quoted, truncated and escaped if it is long or not printable."""
+    """The name as it is; quoted, truncated and escaped if it is long, not printable, or has blanks at an end."""
     text = str(name)
-    return text if len(text) <= MAX_QUOTED_LENGTH and text.isprintable() else quote_text(text)
+    is_plain = len(text) <= MAX_QUOTED_LENGTH and text.isprintable() and text == text.strip()
+    return text if is_plain else quote_text(text)
 
 
 def _create_permission(handle: Handle) -> HasPermissions:
