@@ -106,6 +106,29 @@ def test_options_that_have_no_effect_are_refused(text: bytes, options: ReadOptio
     assert (caught.value.problem.rule, str(caught.value)) == ("unused-option", message)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[{"handle": "1/a"}]', "The file is a JSON array."),
+        (' [\n  {"handle": "1/a"}\n]', "The file is a JSON array."),
+        ('{\n  "handle": "1/a"\n}\n', "The file is JSON with records on several lines."),
+        ('\ufeff{"handle": "1/a"}\n'.encode("utf-16-le"), "The file is UTF-16."),
+        ("\ufeffDELETE 1/a\n".encode("utf-16-be"), "The file is UTF-16."),
+    ],
+)
+def test_files_that_are_nearly_readable_are_refused_as_what_they_are(text: str | bytes, message: str) -> None:
+    data = text.encode() if isinstance(text, str) else text
+    name = "a.batch" if b"D" in data else "a.jsonl"
+    with pytest.raises(InvalidFile) as caught:
+        open_rows(io.BytesIO(data), name)
+    assert str(caught.value) == message
+    assert caught.value.problem.fix
+
+
+def test_exchange_format_can_have_several_lines() -> None:
+    assert detect_format(b'{\n  "homedPrefixes": []\n}\n', "old.json") is Format.EXCHANGE
+
+
 @given(st.binary(max_size=200), st.sampled_from([None, *STARTS, Format.JDB]), st.booleans())
 def test_arbitrary_bytes_give_rows_problems_or_a_refusal(data: bytes, format_: Format | None, mint: bool) -> None:
     options = ReadOptions(format=format_, mint=mint, prefix="12345")

@@ -60,6 +60,11 @@ def test_the_sheet_is_the_first_or_the_one_that_is_named() -> None:
     assert raised.value.problem.fix == "Use one of these sheets."
 
 
+def test_sheets_that_are_not_read_are_named() -> None:
+    found = open_table(io.BytesIO(with_second_sheet())).detected
+    assert (found.sheet, found.skipped_sheets) == ("table", ("Books",))
+
+
 def test_cells_are_the_text_that_a_person_sees() -> None:
     cells = (
         *("00123", True, False, 2024.0, -3.0, 0.1, 0.1 + 0.2, 1e20, 7, float("nan")),
@@ -79,6 +84,44 @@ def test_the_process_and_the_library_give_the_same() -> None:
     assert rows[0] == (2, list(HEADER))
     (failed,) = dump_sheet(io.BytesIO(b"PK\x03\x04nonsense"), "")
     assert isinstance(failed, sheets._Failed)
+
+
+def with_second_sheet() -> bytes:
+    """The spreadsheet with a copy of its sheet, called `Books`."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(FILES / "table.xlsx") as old, zipfile.ZipFile(file, "w") as new:
+        for item in old.infolist():
+            content = old.read(item)
+            if item.filename == "xl/worksheets/sheet1.xml":
+                new.writestr("xl/worksheets/sheet2.xml", content)
+            for end, more in SECOND_SHEET.get(item.filename, ()):
+                assert end in content
+                content = content.replace(end, more + end)
+            new.writestr(item.filename, content)
+    return file.getvalue()
+
+
+SECOND_SHEET = {
+    "xl/workbook.xml": [(b"</sheets>", b'<sheet name="Books" sheetId="99" r:id="rId99"/>')],
+    "xl/_rels/workbook.xml.rels": [
+        (
+            b"</Relationships>",
+            (
+                b'<Relationship Id="rId99" Target="worksheets/sheet2.xml" '
+                b'Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/worksheet"/>'
+            ),
+        )
+    ],
+    "[Content_Types].xml": [
+        (
+            b"</Types>",
+            (
+                b'<Override PartName="/xl/worksheets/sheet2.xml" '
+                b'ContentType="application/vnd.openxmlformats-officedocument.spreadsheetml.worksheet+xml"/>'
+            ),
+        )
+    ],
+}
 
 
 def _with_sheet(xml: bytes) -> bytes:

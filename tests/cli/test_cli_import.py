@@ -14,6 +14,7 @@ from perseid.records.private_keys import protect, read_private_key
 from perseid.registry.identity import LocalIdentity
 from perseid.registry.installation.installation import Installation
 from perseid.registry.jobs import import_job, runner
+from tests.bulk.test_sheets import with_second_sheet
 from tests.cli.installation import Site, examples, site
 from tests.cli.program import Done
 
@@ -177,6 +178,13 @@ def test_file_without_rows_changes_nothing(here: Site) -> None:
     assert (done.out, done.err.splitlines()[-1]) == ("", "The file has no rows")
     assert here.ok("import t.csv --yes --json").json["checked"] == 0
     assert not [*(here.directory / "spool").iterdir()]
+
+
+def test_import_warns_about_sheets_that_are_not_read(here: Site) -> None:
+    Path("t.xlsx").write_bytes(with_second_sheet())
+    warning = "Warning: Only the sheet 'table' is read, not 'Books'\n"
+    assert warning in here.ok("import t.xlsx --map Nr=- --dry-run").err
+    assert warning not in here.ok("import t.xlsx --map Nr=- --sheet Books --dry-run").err
 
 
 def test_options_without_an_effect_are_refused(here: Site) -> None:

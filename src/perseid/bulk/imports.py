@@ -34,6 +34,7 @@ from .formats import (
     TypeCheck,
     UnknownColumns,
     invalid_file,
+    shorten,
 )
 from .report import HANDLE_COLUMN, write_handles
 from .rows import open_rows, read_credential
@@ -170,6 +171,9 @@ class FileCheck:
             check = ImportCheck(registry, spooled, iter(reader), identity, interface, settings)
             if not spooled.record.options.preserve_dates:
                 check.warnings += _find_unused(detected)
+            if not options.sheet and detected.skipped_sheets:
+                skipped = shorten(", ".join(map(repr, detected.skipped_sheets)))
+                check.warnings.append(f"Only the sheet {detected.sheet!r} is read, not {skipped}")
             return cls(check, spooled, resources.pop_all())
 
     def advance(self) -> bool:

@@ -10,7 +10,7 @@ from .anvl import read_anvl
 from .batch import Credential, CredentialInFile, find_credential, read_batch
 from .columns import read_table
 from .dumps import JDB_MARK, read_dump, read_jdb
-from .encodings import buffer, peek
+from .encodings import buffer, find_mark, get_label, peek
 from .exchange import read_exchange
 from .formats import TABLES, FileReader, Format, ReadOptions, RowReader, TypeCheck, invalid_file
 from .jsonl import read_jsonl
@@ -34,6 +34,7 @@ _BATCH: Final = re.compile(
 )
 _EXCHANGE: Final = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"(?:homedPrefixes|handleRecords)"')
 _ANVL: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*:: ?[^\s]")
+_SEVERAL_LINES: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:(\[)\s*[{\]]|\{[ \t]*\r?\n)")
 _OBJECT: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*\{")
 
 
@@ -60,6 +61,8 @@ def open_rows(
         raise invalid_file("missing-prefix", "The prefix in which to mint is missing.", AdviceKind.NAME_MINT_PREFIX())
     format_ = options.format or detect_format(peek(file), name)
     _refuse_unused(format_, options)
+    if format_ in (Format.JSONL, Format.BATCH) and (mark := find_mark(peek(file))).startswith(("utf-16", "utf-32")):
+        raise invalid_file("invalid-encoding", f"The file is {get_label(mark)}.", "Save the file as UTF-8.")
     if format_ in TABLES:
         return read_table(_open_table(file, format_, name, options), options, is_type)
     if format_ == Format.JSONL:
@@ -157,6 +160,10 @@ def detect_format(sample: bytes, name: str = "") -> Format:
         return Format.EXCHANGE
     if _ANVL.match(sample):
         return Format.ANVL
+    if (found := _SEVERAL_LINES.match(sample)) is not None:
+        kind, each = ("a JSON array", "'.[]'") if found[1] == b"[" else ("JSON with records on several lines", ".")
+        fix = f"Write each record on one line, for example with: jq -c {each}"
+        raise invalid_file("unknown-format", f"The file is {kind}.", fix)
     if _OBJECT.match(sample):
         return Format.JSONL
     if by_name is not None and by_name not in (Format.XLSX, Format.ODS, Format.JDB):
