@@ -90,6 +90,17 @@ def test_advice_names_parameters_of_the_api(importing: Harness) -> None:
     )
 
 
+def test_form_with_a_file_is_refused(importing: Harness, tmp_path: Path) -> None:
+    """As `curl -F` sends it: its first line would be the names of columns."""
+    body = f'--b\r\nContent-Disposition: form-data; name="file"\r\n\r\n{TABLE}\r\n--b--\r\n'.encode()
+    headers = {**basic(), "Content-Type": "multipart/form-data; boundary=b"}
+    answer = importing.ask("POST", "/api/v1/imports?name=t.csv", body, headers=headers)
+    openapi_document.check("POST", "/imports?name=t.csv", answer)
+    found = problem(answer, "unsupported-media-type")
+    assert "the content of the file as the body" in found["advice"]
+    assert not [*tmp_path.glob("spool/*")]
+
+
 def test_import_is_deleted_on_request(importing: Harness) -> None:
     found = got(upload(importing, TABLE), 202)
     path = f"/imports/{found['id']}"

@@ -462,6 +462,13 @@ def _decode_text(data: bytes, what: str, where: str) -> str:
         raise InvalidParameter(message, where, "Encode it in UTF-8, then escape each byte as %XX") from None
 
 
+def _refuse_form(request: Request) -> None:
+    """Refuse a form with a file (`curl -F`), which would be read as the file."""
+    if media_type(request) == "multipart/form-data":
+        advice = "Send the content of the file as the body, with Content-Type: application/octet-stream"
+        raise BadRequest("The body is a form, not a file", UNSUPPORTED_MEDIA_TYPE, advice=advice)
+
+
 def decode_body(request: Request, type_: Any) -> Any:
     """Parse the body as the type of a route; raises `BadRequest`. Slow for large bodies (`find_duplicate_member`)."""
     if type_ is None:
@@ -469,6 +476,7 @@ def decode_body(request: Request, type_: Any) -> Any:
             raise BadRequest("This path does not accept a body", advice="Leave the body empty")
         return None
     if type_ == FileBody:
+        _refuse_form(request)
         return request.read_parts()
     if not request.body and is_optional(type_):
         return type_()
