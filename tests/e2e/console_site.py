@@ -29,6 +29,8 @@ from tests.server.running import Serving, serving
 
 PREFIX: Final = "12345"
 PILIN: Final = "102.100.272"
+LONG_LINE: Final = "201:0.NA/{prefix}:modify_value,remove_value,add_value,read_value"
+"""Of a policy: longer than the screen of a phone, without a space."""
 RECORD: Final = f"{PREFIX}/report-2021"
 """A record with a title, a target, a contact, and values of long names."""
 ACTIONS: Final = ("publish", "unpublish", "tombstone", "restore", "transfer", "delete")
@@ -69,7 +71,12 @@ def console_site(folder: Path, **environment: str) -> Iterator[ConsoleSite]:
     directory = copy_to(folder)
     with Installation.open(directory, environ={}) as installation:
         registry = Registry(installation.ledger, Rules(installation.administration, PROFILES["free"]))
-        policy = replace(PROFILES["pilin"], default_creator=f"{PREFIX}/n0", purpose="Reports of the library")
+        policy = replace(
+            PROFILES["pilin"],
+            default_creator=f"{PREFIX}/n0",
+            default_administrators=(*PROFILES["pilin"].default_administrators, LONG_LINE),
+            purpose="Reports of the library",
+        )
         registry.do(AddNamespace(PILIN, policy, (_ADMIN,)), OPERATOR, "cli")
         public = replace(PROFILES["free"], who_may_list=Audience.PUBLIC, purpose="Maps of the library")
         registry.do(SetPolicy(PREFIX, public), OPERATOR, "cli")
