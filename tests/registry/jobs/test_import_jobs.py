@@ -342,6 +342,19 @@ def test_permissions_are_those_of_single_changes(registry: Registry) -> None:
     assert with_dates.record.state is ImportState.INVALID, "only server administrators keep dates"
 
 
+def test_reserved_row_does_not_reveal_hidden_handles(registry: Registry) -> None:
+    """Who may create elsewhere gets the same refusal for hidden, free and foreign handles, also with `skip`."""
+    registry.do(Create(handle("12345/hidden"), (), published=False), OPERATOR, "cli")
+    add_namespace(registry, "77", "free", admin(100, str(EVE)))
+    names = ("77/mine", "12345/hidden", "12345/free", "99999/elsewhere")
+    rows = [row(line, name, "", state="reserved") for line, name in enumerate(names, 2)]
+    skip = RowOptions(OnExisting.SKIP)
+    found = problems(check(registry, rows, EVE, skip))
+    assert [each.line for each in found] == [3, 4, 5]
+    assert found[0].message.replace("hidden", "free") == found[1].message
+    assert check(registry, rows[1:3], ANN, skip).record.outcomes == {"skipped": 1, "created": 1}
+
+
 def test_row_that_somebody_else_has_taken_stops_the_job_resumably(registry: Registry) -> None:
     spooled = check(registry, [row(number + 2, f"12345/{number}") for number in range(5)])
     taken = registry.do(Create(handle("12345/3"), ()), OPERATOR, "cli")

@@ -202,9 +202,14 @@ def _reserve(context: Context, handle: Handle, values: tuple[PartialValue, ...],
         reason = "A reserved handle cannot have values"
         raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.MINT_WITHOUT_RESERVING(), "S1")
     owner = Admin.from_bytes(values[0].data).administrator if values else None
-    if options.on_existing is OnExisting.SKIP and context.snapshot.stored(handle).exists:
-        return RowPlan(RowOutcome.SKIPPED)
-    (draft,) = Reserve((handle,), owner).decide(context).drafts
+    try:
+        (draft,) = Reserve((handle,), owner).decide(context).drafts
+    except Refused as refused:
+        # Decided first: users who cannot mint here do not learn which hidden handles exist.
+        is_taken = refused.code is ResponseCode.HANDLE_ALREADY_EXISTS and context.snapshot.stored(handle).exists
+        if is_taken and options.on_existing is OnExisting.SKIP:
+            return RowPlan(RowOutcome.SKIPPED)
+        raise
     if options.preserve_dates and values:
         context.for_import()
         draft = replace(draft, values=assign_indexes(values, (), context.snapshot.policy(handle.prefix).default_ttl))
