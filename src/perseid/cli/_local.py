@@ -82,9 +82,9 @@ def suggest(registry: "Registry", text: str) -> Iterator[None]:
     try:
         yield
     except Refused as refused:
-        from perseid.registry.queries.suggest import SUGGESTION_CODES, suggestions  # noqa: PLC0415 - as above
+        from perseid.registry.queries.suggest import may_be_typo, suggestions  # noqa: PLC0415 - as above
 
-        if refused.code in SUGGESTION_CODES and not isinstance(refused, NotPublic):
+        if may_be_typo(refused) and not isinstance(refused, NotPublic):
             # Nobody else waits for it, so the limit on lookups is enough. Whoever has the directory has all handles.
             refused.suggestions = suggestions(registry, text, clock=lambda: 0.0, lists_all=True)
         raise

@@ -352,6 +352,11 @@ class Snapshot:
         markers = (f"{PREFIX_OF_PREFIXES}/{PREFIX_OF_PREFIXES}/{above}" for above in _ancestors(handle.suffix))
         return any(self.is_homed(marker) for marker in markers)
 
+    def is_misplaced(self, handle: str) -> bool:
+        """Whether a record here is a copy that was left when the site was divided: its handle has another server."""
+        partition = self.rules.partition
+        return partition is not None and partition.find_other(Handle.parse_lenient(handle)) is not None
+
     def referral(self, handle: Handle) -> tuple[Value, ...]:
         """The values that refer to the service of a derived prefix handle that is not here; empty if there are none."""
         if not handle.is_prefix_handle:

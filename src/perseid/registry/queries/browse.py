@@ -97,11 +97,16 @@ def list_namespaces(snapshot: Snapshot) -> list[ListedNamespace]:
 
 
 def list_parts(snapshot: Snapshot, prefix: str, size: int, limit: int) -> list[str]:
-    """The first handle of each part of a listed namespace; a part has `size` public handles. It reads them all."""
+    """The first handle of each part of a listed namespace; a part has `size` public handles. It reads them all.
+
+    Handles that belong to other servers of the site count, and are not listed.
+    """
     first, end = key_range(f"{prefix}/")
     found: list[str] = []
     while len(found) < limit:
         entries, _ = snapshot.reader.names_in_states(first, end, _PUBLIC, 1, size if found else 0)
+        while entries and snapshot.is_misplaced(entries[0].handle):
+            entries, _ = snapshot.reader.names_in_states(entries[0].key + b"\0", end, _PUBLIC, 1)
         if not entries:
             break
         found.append(entries[0].handle)
@@ -120,7 +125,7 @@ def list_part(snapshot: Snapshot, prefix: str, start: str, size: int) -> list[st
         entries, more = snapshot.reader.names_in_states(first, end, _PUBLIC, size - len(found))
         found += [entry.handle for entry in entries]
         first = entries[-1].key + b"\0" if entries else first
-    return found
+    return [each for each in found if not snapshot.is_misplaced(each)]
 
 
 def get_overview(context: Context, prefix: str, store: StatisticsStore | None) -> NamespaceOverview:
@@ -161,4 +166,5 @@ def complete(snapshot: Snapshot, text: str, resolvers: tuple[Resolver, ...]) -> 
     is_exact = snapshot.policy(handle.prefix).case is CaseRule.SENSITIVE
     entries, _ = snapshot.reader.names_page(*key_range(str(handle), exact=is_exact), MAX_SCANNED)
     public = [entry.handle for entry in entries if entry.state is State.NORMAL]
+    public = [each for each in public if not snapshot.is_misplaced(each)]
     return public[:MAX_COMPLETIONS]

@@ -355,8 +355,8 @@ class _SliceReader:
 
         Without contents the record is deleted or has another key, and its administrators are unknown here.
         """
-        if isinstance(self._identity, Anonymous):
-            return False
+        if isinstance(self._identity, Anonymous) or self._snapshot.is_misplaced(change.handle):
+            return False  # the server of a handle depends on its suffix
         administrators = tuple([each[PERMISSIONS_OFFSET:] for each in change.contents if _is_admin(each)])
         key = (change.handle if change.state == State.ABSENT else change.handle.partition("/")[0], administrators)
         if key not in self._readable:

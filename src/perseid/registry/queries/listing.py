@@ -4,8 +4,8 @@ Listing the handles of a namespace requires LIST_HANDLES on its prefix handle, o
 (`who_may_list`). With the permission, users see handles in every state and who changed them. Through the policy alone,
 they see what the public sees of each single record: history only where the policy shows it, and no reserved or
 unpublished handles. Lists of handles include those that they can read: owners see what they reserved. The
-installation's own records (`0.SITE/…`), and handles of prefixes that are no longer hosted here, are visible to server
-administrators only.
+installation's own records (`0.SITE/…`), handles of prefixes that are no longer hosted here, and copies of handles that
+belong to another server of the site (`Snapshot.is_misplaced`), are visible to server administrators only.
 
 Pages cost the same wherever they start: invisible entries are skipped, a limited number per page, so a page can be
 short or empty although there are more. The next one starts where this one ended. Cursors are entry numbers, so that
@@ -224,6 +224,7 @@ def _list_page(  # noqa: PLR0913 - filters
 ) -> Page[ListedHandle]:
     first, end, administers = _check_listing(snapshot, identity, name)
     (state, starts_with), namespace = filters, first.decode()
+    hides_misplaced = _hides_misplaced(snapshot, identity)
 
     def is_visible(entry: Entry) -> bool:
         return administers or (owned and can_read(snapshot, identity, Handle.parse_lenient(entry.handle)))
@@ -248,6 +249,7 @@ def _list_page(  # noqa: PLR0913 - filters
             # A deletion under the other case rule only closes an old key.
             is_listed = entry.state is not State.ABSENT or (deleted and entry.exact == is_exact)
             is_wanted = state is None or entry.state.label == state
+            is_wanted = is_wanted and not (hides_misplaced and snapshot.is_misplaced(entry.handle))
             if is_wanted and (is_public(entry.state) or (is_listed and is_visible(entry))):
                 items.append(ListedHandle(entry.handle, entry.state, entry.seq))
             if len(items) == limit:
@@ -261,7 +263,8 @@ def list_by_offset(
 ) -> tuple[ListedHandle, ...]:
     """Return the handles of all pages of `list_handles` without `owned`, from the one after `skip`. Raises `Refused`.
 
-    For clients that count pages. It costs what is skipped, and handles created meanwhile shift the others.
+    For clients that count pages. It costs what is skipped, and handles created meanwhile shift the others. A page is
+    short if some of its handles belong to other servers of the site: the database counts them.
     """
     first, end, administers = _check_listing(snapshot, identity, name)
     states, limit = _visible_states(administers=administers), page_size(limit)
@@ -271,11 +274,16 @@ def list_by_offset(
         entries, more = snapshot.reader.names_in_states(first, end, states, limit - len(items), skip)
         items += [ListedHandle(entry.handle, entry.state, entry.seq) for entry in entries]
         first, skip = entries[-1].key + b"\0" if entries else first, 0
+    if _hides_misplaced(snapshot, identity):
+        items = [each for each in items if not snapshot.is_misplaced(each.handle)]
     return tuple(items)
 
 
 def count_handles(snapshot: Snapshot, identity: Identity, name: str) -> int:
-    """Return the number of handles on all pages of `list_handles` without `owned`. Raises `Refused`."""
+    """Return the number of handles on all pages of `list_handles` without `owned`. Raises `Refused`.
+
+    Copies of handles of other servers of the site are counted until they are deleted.
+    """
     first, end, administers = _check_listing(snapshot, identity, name)
     return snapshot.reader.count_names(first, end, _visible_states(administers=administers))
 
@@ -311,6 +319,8 @@ class Visibility:
         """Return the access to a handle's namespace; None if that exceeds the prefixes of a page."""
         if self._can_see_all:
             return PrefixAccess(True, True, True, True)
+        if self._snapshot.is_misplaced(handle):
+            return PrefixAccess()
         prefix = fold(handle.partition("/")[0])
         if prefix not in self._access:
             if len(self._access) == MAX_PREFIXES:
@@ -448,6 +458,11 @@ def require_listing(snapshot: Snapshot, identity: Identity, prefix: str) -> Cont
     if decision.advice is not None and decision.advice.kind is AdviceKind.ASK_ADMINISTRATOR:
         decision = replace(decision, advice=AdviceKind.FIND_OWNED(prefix=prefix))
     raise Refused.from_decision(decision)
+
+
+def _hides_misplaced(snapshot: Snapshot, identity: Identity) -> bool:
+    """Whether copies of handles that belong to other servers are hidden from the caller, if there are any."""
+    return snapshot.rules.partition is not None and not is_allowed(snapshot, identity, SEE_ALL)
 
 
 def _visible_states(*, administers: bool) -> tuple[State, ...]:

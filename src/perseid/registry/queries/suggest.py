@@ -33,7 +33,7 @@ from perseid.registry.policy.authority import first_valid, parse_stored_party, v
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.registry import Registry
-from perseid.registry.results import Refused
+from perseid.registry.results import OtherServer, Refused
 from perseid.registry.snapshot import MAX_ANCESTORS, SITE_PREFIX, LedgerNeeded, Snapshot
 from perseid.schema.problems import PrefixStatus
 from perseid.wire.codes import ResponseCode
@@ -60,7 +60,7 @@ chance."""
 SUGGESTION_CODES: Final = frozenset(
     (ResponseCode.HANDLE_NOT_FOUND, ResponseCode.INVALID_HANDLE, ResponseCode.SERVER_NOT_RESP)
 )
-"""Codes that a typo may cause."""
+"""Codes that a typo may cause, unless another server of the site is responsible (`may_be_typo`)."""
 
 _PUBLIC: Final = (State.NORMAL, State.TOMBSTONE)
 
@@ -210,7 +210,8 @@ class SuggestionSearch:
         names = [(reading, handle) for reading in readings if (handle := Handle.for_lookup(reading.text)) is not None]
         self._likely = self._likeliest(names[::-1])
         if self._likely is not None:
-            self._prefix = self._known(self._likely.prefix)
+            if not self._is_elsewhere(self._likely):
+                self._prefix = self._known(self._likely.prefix)
         elif bare := [reading.text for reading in readings if _is_prefix(reading.text)]:
             self._prefix = self._known(bare[-1])
         for reading, handle in names:
@@ -265,8 +266,10 @@ class SuggestionSearch:
         return self._find(handle)
 
     def _find(self, handle: Handle) -> HandleItem | None:
-        """Return a public record."""
+        """Return a public record that is not a copy of one at another server of this site."""
         self._spend()
+        if self._is_elsewhere(handle):
+            return None
         item = self._registry.ledger.find(handle.to_bytes())
         return item if item is not None and item.state in _PUBLIC else None
 
@@ -318,6 +321,11 @@ class SuggestionSearch:
             return True
         return handle.is_prefix_handle and any(self._holds_derived(above) for above in _parent_prefixes(handle.suffix))
 
+    def _is_elsewhere(self, handle: Handle) -> bool:
+        """Whether another server of this site is responsible for a handle."""
+        partition = self._registry.rules.partition
+        return partition is not None and partition.find_other(handle) is not None
+
     def _is_homed(self, prefix: str) -> bool:
         key = fold(prefix)
         if key not in self._homed:
@@ -350,6 +358,11 @@ class SuggestionSearch:
         self._remaining -= 1
         if self._remaining < 0 or self._clock() > self._until:
             raise _LimitReached
+
+
+def may_be_typo(refused: Refused) -> bool:
+    """Whether suggestions make sense for a refusal."""
+    return refused.code in SUGGESTION_CODES and not isinstance(refused, OtherServer)
 
 
 def _is_prefix(text: str) -> bool:

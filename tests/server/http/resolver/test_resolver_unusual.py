@@ -79,6 +79,12 @@ def test_handle_of_another_server_of_the_site(server: Harness) -> None:
         assert (answer.status, page_of(answer).title) == (421, "Resolution Error")
         assert f"12345/url belongs to server {mine + 1} of this site" in page_of(answer).text
         assert json_of(server.get("/12345/url", headers=JSON))["responseCode"] == 301
+        # Whether it exists is not known here, so nothing else is suggested.
+        assert "is hosted here" not in page_of(answer).text
+        problem = server.get("/api/v1/handles/12345%2Furl")
+        assert (problem.status, {"suggestions", "prefix"} & json.loads(problem.body).keys()) == (421, set())
+        wrong = json_of(server.get("/api/handles/12345/url?suggest"))
+        assert (wrong["responseCode"], {"suggestions", "prefix"} & wrong.keys()) == (301, set())
         known = replace(two, attributes=(Attribute(f"url.{mine}", b"https://other.example/"),))
         server.registry.rules = replace(rules, partition=Partition(known, 1 - mine))
         answer = server.get("/12345/url?noredirect&type=URL")

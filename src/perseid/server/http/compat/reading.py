@@ -27,7 +27,7 @@ from perseid.registry.policy.resolution import cache_lifetime
 from perseid.registry.queries.history import as_of
 from perseid.registry.queries.memento import Memento, MementoNeighbors, MementoUrls, find_deleted
 from perseid.registry.queries.resolve import Query, resolve
-from perseid.registry.queries.suggest import SUGGESTION_CODES
+from perseid.registry.queries.suggest import may_be_typo
 from perseid.registry.results import ReferralError, Refused, Resolution
 from perseid.registry.snapshot import SITE_PREFIX
 from perseid.server.http import negotiation, responses
@@ -130,7 +130,7 @@ async def _not_found_response(call: Call, name: Name, refused: Refused, deleted:
         headers = (*_cache_headers(call, ()), *_gate_headers(call, name))
         return call.respond(_empty_body(name), headers=headers, name=name.text)
     failure, gone = _to_failure(call, refused), _gone_headers(call, deleted.versions)
-    if refused.code in SUGGESTION_CODES and call.parameters.flag("suggest"):
+    if may_be_typo(refused) and call.parameters.flag("suggest"):
         return await _suggestion_response(call, name, failure, gone)
     return call.failure_response(replace(failure, headers=(*failure.headers, *gone)), name.text)
 

@@ -27,7 +27,7 @@ from perseid.registry.policy.resolution import cache_lifetime
 from perseid.registry.queries.citation import QrImage, find_last_title, find_title
 from perseid.registry.queries.history import get_history
 from perseid.registry.queries.memento import MementoNeighbors
-from perseid.registry.queries.suggest import SUGGESTION_CODES
+from perseid.registry.queries.suggest import may_be_typo
 from perseid.registry.results import OtherServer, PrefixNotHosted, Refused
 from perseid.registry.snapshot import Snapshot
 from perseid.server.http.clients import request_base_url
@@ -429,7 +429,7 @@ def _lookup_failed(
         if versions is not None and is_absent:
             problem = problems.with_last_version(problem, versions, settings)
     problem = replace(problem, headers=(*problem.headers, *_version_headers(failure, versions, reader, settings)))
-    if reader.at is None and code in SUGGESTION_CODES and not failure.is_loop:
+    if reader.at is None and may_be_typo(failure.refused) and not failure.is_loop:
         return _NotFound(failure.name, problem)
     return problems.to_response(problem, parsed.wanted.accepted, settings)
 

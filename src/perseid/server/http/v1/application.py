@@ -25,7 +25,7 @@ from perseid.registry.access.token_records import InactiveToken
 from perseid.registry.identity import quota_key
 from perseid.registry.queries.aliases import AliasError
 from perseid.registry.responses import with_advice_kind
-from perseid.registry.results import NotPublic, Refused
+from perseid.registry.results import NotPublic, OtherServer, Refused
 from perseid.schema.problems import make_problem
 from perseid.server.http.asgi import call_app
 from perseid.server.http.auth.authentication import (
@@ -273,7 +273,7 @@ async def _error_response(call: Call, error: Exception, api_call: ApiCall | None
         headers = (*result.headers, *_with_bearer(challenge_headers(request_context, auth)))
         result = replace(result, headers=headers)
     name, query = ("", EmptyQuery()) if api_call is None else (api_call.names.get("handle", ""), api_call.query)
-    if name and not isinstance(error, AliasError | NotPublic) and _suggests(call, query):
+    if name and not isinstance(error, AliasError | NotPublic | OtherServer) and _suggests(call, query):
         result = await problems.add_suggestions(request_context, result, name)
     return problems.problem_response(result, name=name, identity=replace(call, auth=auth).named)
 
