@@ -92,6 +92,36 @@ def test_unreachable_database_is_reported_with_the_option(tmp_path: Path) -> Non
     assert not (tmp_path / "new").exists()
 
 
+def test_each_of_several_hosts_is_reported_once(tmp_path: Path) -> None:
+    done = call("init", str(tmp_path / "new"), "--database", "postgresql://me@127.0.0.1:1,127.0.0.2:2/names")
+    first, second = (f'connection to server at "127.0.0.{n}", port {n} failed: Connection refused' for n in (1, 2))
+    assert f"names: {first}; {second}; check that it runs" in done.err, done
+
+
+def test_a_missing_password_is_reported_with_the_reason(tmp_path: Path, postgres: Cluster) -> None:
+    hba = postgres.folder / "data" / "pg_hba.conf"
+    hba.write_text(f"local all guarded scram-sha-256\n{hba.read_text()}")
+    postgres.execute(f"CREATE ROLE guarded LOGIN PASSWORD '{PASSWORD}'", "SELECT pg_reload_conf()")
+    url = f"postgresql://guarded@/nowhere?host={postgres.folder}"
+
+    def reason(options: str = "") -> str:
+        printed = call("init", str(tmp_path / "new"), "--database", url + options).err
+        return " ".join(printed.split()).partition("no password supplied; ")[2]
+
+    file = tmp_path / "pgpass"
+    options = f"&passfile={file}"
+    assert reason().startswith("write it to a password file that only the user of the server can read, and name it")
+    assert reason(options) == f"the password file {file} does not exist"
+    file.write_text("db.example.org:*:*:*:another\n")
+    file.chmod(0o640)
+    assert reason(options) == f"{file} is ignored, because other users have access to it; run: chmod 600 {file}"
+    file.chmod(0o600)
+    assert reason(options) == f"{file} has no line for {postgres.folder}:5432:nowhere:guarded"
+    file.write_text(f"*:*:*:guarded:{PASSWORD}\n")
+    done = call("init", str(tmp_path / "new"), "--database", url + options)
+    assert 'database "nowhere" does not exist' in done.err, done
+
+
 def test_a_node_joins_with_the_file_of_another(here: Site, secret: str, tmp_path: Path) -> None:
     file = tmp_path / "node"
     here.ok("create 12345/a --url https://example.org/a")
@@ -263,6 +293,19 @@ def test_files_of_nodes_are_refused_with_the_reason(here: Site, secret: str, tmp
     done = call("node", "join", str(file), *secret.split(), "-d", str(second.directory), environ=environ)
     assert (done.code, "No ledger in" in done.err) == (1, True), done
     assert not second.directory.exists()
+
+
+def test_the_database_of_another_ledger_is_refused(here: Site, tmp_path: Path, postgres: Cluster) -> None:
+    here.ok("create 12345/a --url https://example.org/a")
+    url = postgres.database()
+    site(tmp_path / "other", "--prefix", "777", "--database", url)
+    for command in ("create 12345/b --url https://example.org/b", "check --quick"):
+        done = call(*command.split(), "-d", str(here.directory), environ={"PERSEID_LEDGER_DATABASE": url})
+        printed = " ".join(f"{done.out} {done.err}".split())
+        assert done.code == 1, done
+        assert f"/{make_url(url).database}?" in printed
+        assert "correct the setting ledger.database (PERSEID_LEDGER_DATABASE)" in printed
+    assert "https://example.org/a" in here.ok("resolve 12345/a").out
 
 
 def test_an_installation_with_a_file_has_no_other_nodes(tmp_path: Path, secret: str) -> None:

@@ -40,6 +40,7 @@ from perseid.registry.installation.installation import (
     Installation,
     InstallationError,
     NoInstallation,
+    check_origin,
 )
 from perseid.registry.installation.settings import FILE_NAME, Config, InvalidConfig
 from perseid.registry.installation.site import (
@@ -516,6 +517,7 @@ def _key_findings(installation: Installation) -> Iterator[Finding]:
         reason = problem.strerror if isinstance(problem, OSError) else "it is damaged"
         yield Finding("keys", Level.ERROR, f"{path} cannot be read: {reason}", advice)
         return
+    check_origin(installation.directory, installation.log, installation.config, signer)
     current = list_keys(installation)[-1]
     if find_pending_key(installation) is not None:
         message = "the rotation of the checkpoint key was interrupted"

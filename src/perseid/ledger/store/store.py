@@ -80,6 +80,9 @@ _DURABLE = (
 # Taken before the snapshot: otherwise a view that was just replaced could be missing from it.
 _LOCK_VIEWS = "LOCK TABLE records, search IN ACCESS SHARE MODE"
 _DRIVER = re.compile(r"postgres(?:ql)?(?:\+psycopg)?://")
+# libpq's hint below each attempt, and the report of psycopg if there were several.
+_HINT = re.compile(r"\n\tIs the server running .*\?")
+_ATTEMPT = re.compile(r"^- host: .*?: connection (?:failed|is bad): (.+)$", re.MULTILINE)
 _FULL_MESSAGE = "database or disk is full"
 _IO_ERROR_MESSAGE = "disk I/O error"
 _CANNOT_OPEN_MESSAGE = "unable to open"
@@ -212,7 +215,7 @@ class Store:
             if isinstance(translated, StorageFull):
                 raise translated from error
             cause = error.orig if isinstance(error, DBAPIError) else error
-            raise StoreUnavailable(" ".join(str(cause).split())) from error
+            raise StoreUnavailable(_summarize(str(cause))) from error
 
     @property
     def is_remote(self) -> bool:
@@ -434,6 +437,12 @@ def _configure_connection(pragmas: Sequence[str], dbapi_connection: Any, _record
 def _begin(connection: Connection) -> None:
     writes = connection.get_execution_options().get("perseid_writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _summarize(message: str) -> str:
+    """A message of the driver on one line; if no host of several could be used, the reason of each."""
+    message = _HINT.sub("", message)
+    return " ".join("; ".join(_ATTEMPT.findall(message) or [message]).split())
 
 
 def newer_tables(version: str) -> NewerFormat:

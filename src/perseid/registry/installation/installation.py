@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from msgspec import structs
 
@@ -66,6 +66,8 @@ SPOOL_NAME: Final = "spool"
 MAX_ORIGIN: Final = 200
 """Maximum length of the origin of a log: it is part of every checkpoint, and a restore extends it."""
 
+_UNAUTHENTICATED = "no password supplied"  # by libpq
+_POSTGRES_PORT = 5432
 _SEED_BYTES = 32
 _ORIGIN_BYTES = 8
 
@@ -129,6 +131,7 @@ class Installation:
                 ledger = open_ledger(log, directory / ANSWERS_NAME)
             elif writable:
                 signer = _load_signer(directory, log)
+                check_origin(directory, log, config, signer)
                 answers = stack.enter_context(Answers(directory / ANSWERS_NAME))
                 ledger = Ledger(log, answers, signer, partial(_load_signer, directory, log))
             stack.pop_all()
@@ -326,6 +329,20 @@ def check_version(directory: Path, store: Store, config: Config) -> None:
         )
 
 
+def check_origin(directory: Path, log: Log, config: Config, signer: Signer) -> None:
+    """Refuse a database with another ledger than that of the keys; it would replace the answers view."""
+    if not log.store.is_remote:
+        return
+    with translate_errors(log.store, config), log.open_reader() as reader:
+        origin = reader.origin
+    if origin != signer.name:
+        raise InstallationError(
+            f"{mask_password(config.ledger.database)} has the ledger {origin}, and the keys in {directory} belong to "
+            f"{signer.name}; correct the setting ledger.database ({config.sources['ledger.database']}). If the ledger "
+            "was restored at another node: perseid node export there, and perseid node join here into a new directory"
+        )
+
+
 @contextmanager
 def translate_errors(store: Store, config: Config) -> Iterator[None]:
     """Turn database errors into messages for administrators."""
@@ -335,10 +352,39 @@ def translate_errors(store: Store, config: Config) -> Iterator[None]:
     except StoreUnavailable as error:
         if store.dialect == "sqlite":
             raise InstallationError(f"Cannot use {store.engine.url.database}: {error}") from error
+        advice = _password_advice(store.parameters) if _UNAUTHENTICATED in str(error) else ""
         raise DatabaseUnreachable(
-            f"Cannot use the database {mask_password(config.ledger.database)}: {error}; check that it runs and allows "
-            f"access, or correct the setting ledger.database ({config.sources['ledger.database']})"
+            f"Cannot use the database {mask_password(config.ledger.database)}: {error}; "
+            + (
+                advice
+                or "check that it runs and allows access, or correct the setting ledger.database "
+                f"({config.sources['ledger.database']})"
+            )
         ) from error
+
+
+def _password_advice(parameters: Mapping[str, Any]) -> str:
+    """Why libpq found no password: it ignores password files that it cannot use."""
+    file = parameters.get("passfile") or os.environ.get("PGPASSFILE", "")
+    if not file:
+        return (
+            "write it to a password file that only the user of the server can read, and name it at the end of the URL: "
+            "?passfile=FILE"
+        )
+    try:
+        with open(file, "rb") as opened:  # noqa: PTH123 - a path as libpq has it
+            mode = os.fstat(opened.fileno()).st_mode
+    except FileNotFoundError:
+        return f"the password file {file} does not exist"
+    except OSError as error:
+        return f"the password file {file} cannot be read: {error.strerror}"
+    if mode & OTHERS_READ:
+        return f"{file} is ignored, because other users have access to it; run: chmod 600 {file}"
+    hosts, ports = (str(parameters.get(name) or "").split(",") for name in ("host", "port"))
+    ports = ports if len(ports) == len(hosts) else ports * len(hosts)
+    end = f"{parameters.get('dbname', '')}:{parameters.get('user', '')}"
+    lines = [f"{host or 'localhost'}:{port or _POSTGRES_PORT}:{end}" for host, port in zip(hosts, ports, strict=True)]
+    return f"{file} has no line for {' or '.join(lines)}"
 
 
 def _missing_ledger(directory: Path, config: Config) -> InstallationError:
