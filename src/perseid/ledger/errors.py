@@ -88,7 +88,9 @@ class ReadOnlyMode(LedgerError):
     """An administrator has made the ledger read-only; the message is for everybody, with the reason."""
 
 
-WriteProblem: TypeAlias = StorageFull | ClockError | StoreUnavailable | LostEntries | ReadOnlyMode | OutdatedProgram
+WriteProblem: TypeAlias = (
+    StorageFull | ClockError | StoreUnavailable | LostEntries | ReadOnlyMode | OutdatedProgram | Contention
+)
 """Why changes are refused until an operator does something."""
 
 

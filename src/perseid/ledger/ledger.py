@@ -39,6 +39,7 @@ from perseid.ledger.views.rebuild import drop_unfinished
 from .errors import (
     AnswersUnavailable,
     ClockError,
+    Contention,
     CorruptData,
     LedgerError,
     LostEntries,
@@ -50,6 +51,10 @@ from .errors import (
 )
 from .merkle import Signer
 from .store import idempotency
+from .store.store import BUSY_SECONDS, LOCKED
+
+STALL_SECONDS: Final = float(BUSY_SECONDS)
+"""How long a commit may wait for the database before it is reported; it usually takes milliseconds."""
 
 RETRY_DELAY: Final = 1.0
 """Seconds before a failed task is retried, such as after a full disk or a lost database."""
@@ -86,6 +91,9 @@ class Ledger:
         self._builder: threading.Thread | None = None
         self._in_load = False
         self._write_problem: WriteProblem | None = None
+        self.on_problem: Callable[[], None] = lambda: None
+        """Called by the maintenance thread after `write_problem` has changed."""
+        self._commit_started: float | None = None
         answers.is_shared = log.store.is_remote
         try:
             answers.follow(log.open_reader)
@@ -126,6 +134,15 @@ class Ledger:
 
         This alone ends a problem: on a nearly full disk a small change may succeed between others that fail.
         """
+        before = self._write_problem
+        self._update_write_problem()
+        if type(self._write_problem) is not type(before):
+            self.on_problem()
+
+    def _update_write_problem(self) -> None:
+        if self._write_problem is None and self._is_stalled:
+            self._write_problem = Contention(LOCKED)
+            return
         try:
             self.log.check_clock()
             self.log.check_mode()
@@ -139,6 +156,12 @@ class Ledger:
             self._write_problem = problem
         else:
             self._write_problem = None
+
+    @property
+    def _is_stalled(self) -> bool:
+        """Whether a commit has waited for another node or for a standby for too long."""
+        started = self._commit_started
+        return started is not None and self.log.store.is_remote and monotonic() > started + STALL_SECONDS
 
     def submit(self, *requests: Request) -> "list[Future[Outcome]]":
         """Submit requests, all or none. A future is done when its request is durable and visible here."""
@@ -256,11 +279,14 @@ class Ledger:
 
     def _commit(self, group: Sequence[Request]) -> list[Outcome]:
         self._note_end()
+        self._commit_started = monotonic()
         try:
             committed = self.log.commit(group)
         except (StorageFull, ClockError, LostEntries, OutdatedProgram, ReadOnlyMode) as problem:
             self._write_problem = problem
             raise
+        finally:
+            self._commit_started = None
         # The requests have succeeded, whatever happens to the view.
         try:
             if self.answers.apply([*committed.earlier, *committed.changes]) is ApplyResult.BEHIND:

@@ -18,12 +18,22 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pytest
-from sqlalchemy import create_engine, delete, make_url
+from sqlalchemy import create_engine, delete, make_url, select
 from sqlalchemy.exc import DatabaseError
 
 from perseid.cli._arguments import open_installation
-from perseid.ledger.errors import JobEnded, LedgerError, OutcomeUnknown, StorageFull, StoreUnavailable, TooBusy
+from perseid.ledger import ledger as ledger_module
+from perseid.ledger.errors import (
+    Contention,
+    JobEnded,
+    LedgerError,
+    OutcomeUnknown,
+    StorageFull,
+    StoreUnavailable,
+    TooBusy,
+)
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.clock import CheckedClock
 from perseid.ledger.log.log import Log
@@ -50,7 +60,16 @@ from perseid.server.native.decisions import to_refusal
 from perseid.server.observe import logs
 from perseid.server.processes import remote_ledger, writer
 from perseid.server.processes.child import ChildOptions, SupervisorLink
-from perseid.server.processes.remote_ledger import FRAME, SOCKET_NAME, FrameReader, RemoteLedger, find_writer, frame
+from perseid.server.processes.remote_ledger import (
+    FRAME,
+    SOCKET_NAME,
+    STATE_NAME,
+    FrameReader,
+    RemoteLedger,
+    WriterState,
+    find_writer,
+    frame,
+)
 from perseid.server.processes.writer import Journal, WriterServer
 from perseid.server.state.runtime import WRITER_LINK
 from perseid.wire.codes import ResponseCode
@@ -258,7 +277,7 @@ def test_postgresql_behind_the_writer(postgres_folder: Path) -> None:
             with pytest.raises(LedgerError) as failed:
                 registry.do(Add(handle("12345/x"), (Value.text(2, "DESC", "new"),)), OPERATOR, "cli")
             assert to_refusal(failed.value).code == ResponseCode.SERVER_TOO_BUSY
-            with pytest.raises(TooBusy, match="Nothing was written"):
+            with pytest.raises(StoreUnavailable, match="Nothing was written"):
                 registry.ledger.append(change("y"))
             assert registry.ledger.find(b"12345/x") is not None, "resolution continues"
             until(lambda: isinstance(registry.ledger.write_problem, StoreUnavailable))
@@ -277,6 +296,28 @@ def test_postgresql_behind_the_writer(postgres_folder: Path) -> None:
         runner.complete_or_discard(registry, job)
         asyncio.run(scenario())
         assert verified(registry.ledger.log) == minted.seq + 21
+
+
+def test_changes_are_refused_at_once_while_the_database_keeps_one_waiting(
+    postgres_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As without a synchronous standby; the one that waits is made when the database goes on."""
+    folder = postgres_folder
+    monkeypatch.setattr(ledger_module, "STALL_SECONDS", 0.05)
+    monkeypatch.setattr(ledger_module, "RETRY_DELAY", 0.05)
+    with writing(folder), remote(folder) as registry, ThreadPoolExecutor(1) as threads:
+        with closing(open_store(address(folder))) as other, other.writing(limited=False) as connection:
+            connection.execute(select(tables.head).with_for_update())
+            waiting = threads.submit(registry.ledger.append, change("x"))
+            until(lambda: isinstance(registry.ledger.write_problem, Contention))
+            with pytest.raises(Contention, match="may be waiting for a synchronous standby"):
+                registry.ledger.append(change("y"))
+            with pytest.raises(Contention, match="may be waiting for a synchronous standby"):
+                asyncio.run(registry.execute(Home("0.NA/1"), OPERATOR, "http"))
+            assert not waiting.done()
+        assert isinstance(waiting.result(30)[0], Appended)
+        until(lambda: registry.ledger.write_problem is None)
+        assert isinstance(registry.ledger.append(change("y"))[0], Appended)
 
 
 def test_event_loop_and_threads_append_at_the_same_time(folder: Path) -> None:
@@ -604,6 +645,25 @@ def test_writer_that_cannot_start_reports_why(
     monkeypatch.setattr(logs, "configure", lambda *_, **__: None)
     assert process[0].run() == 1
     assert process[1].reports == [("problem", "locked")]
+
+
+def test_writer_waits_for_a_transaction_that_keeps_the_ledger_locked(
+    process: tuple[writer.Writer, _Supervisor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer that was killed in a commit leaves it to the database, which may wait for a standby."""
+
+    def fail(*_: object) -> None:
+        raise Contention("locked")
+
+    installations.create(tmp_path / "installation", environ={})
+    installation = Installation.open(tmp_path / "installation")
+    monkeypatch.setattr(Installation, "open", lambda *_, **__: installation)
+    monkeypatch.setattr(writer, "WriterServer", fail)
+    monkeypatch.setattr(logs, "configure", lambda *_, **__: None)
+    assert process[0].run() == 0
+    assert process[1].reports == [("ready", False)]
+    state = msgspec.msgpack.decode((tmp_path / STATE_NAME).read_bytes(), type=WriterState)
+    assert str(state.problem) == "locked"
 
 
 def until(condition: Callable[[], bool]) -> None:

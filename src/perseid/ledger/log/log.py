@@ -125,7 +125,7 @@ class Log:
                     unsettled = problem.attempt
                 pause = next(delays, None)
                 if pause is None or (unsettled is None and pause > _MAX_DELAY):
-                    raise self._retries_exhausted(unsettled is not None) from problem
+                    raise self._retries_exhausted(problem, is_settled=unsettled is None) from problem
                 time.sleep(pause)
         if committed.erased:
             clear_entry_cache()
@@ -200,13 +200,15 @@ class Log:
                 yield connection.connection.cursor(), connection
 
     @staticmethod
-    def _retries_exhausted(unsettled: bool) -> LedgerError:
-        if unsettled:
+    def _retries_exhausted(problem: LedgerError, *, is_settled: bool) -> LedgerError:
+        if not is_settled:
             return OutcomeUnknown(
                 "the database connection was lost during a commit, and the outcome is unknown; "
                 "check whether the change was made before you retry"
             )
-        return TooBusy("the ledger is locked by another writer or unreachable. Nothing was written; retry")
+        if isinstance(problem, OutcomeUnknown):
+            return StoreUnavailable(f"{problem}. Nothing was written; retry")
+        return TooBusy(f"{problem}. Nothing was written; retry")
 
     def check_clock(self) -> None:
         """Raise `ClockError` if no entry could be dated now."""

@@ -54,6 +54,12 @@ NEXT_HOST_SECONDS: Final = 3
 KEEP_ALIVE: Final = {"keepalives": 1, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
 """A dead connection is detected after eleven seconds."""
 
+LOCKED: Final = (
+    f"a transaction has kept the ledger locked for more than {BUSY_SECONDS} s; if that continues, PostgreSQL may be "
+    "waiting for a synchronous standby"
+)
+"""What is wrong if changes wait."""
+
 _BUSY_TIMEOUT = f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}"
 _PRAGMAS = (
     "PRAGMA journal_mode = WAL",
@@ -384,10 +390,7 @@ class Store:
             return CorruptData(f"the database reports corrupt data ({state}). Run: perseid verify --all")
         if state in _CONTENTION_STATES:
             if state in _TIMEOUT_STATES:
-                return Contention(
-                    f"another transaction kept the ledger locked for more than {BUSY_SECONDS} s ({state}); if that "
-                    "continues, PostgreSQL may be waiting for a synchronous standby"
-                )
+                return Contention(f"{LOCKED} ({state})")
             return Contention(f"the database preferred another transaction ({state})")
         lost = isinstance(cause, self._connection_errors) if state is None else state.startswith(("08", "57P", "25P03"))
         return OutcomeUnknown("the database connection was lost") if lost else error

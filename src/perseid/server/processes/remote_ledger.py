@@ -28,7 +28,7 @@ from weakref import WeakSet
 
 import msgspec
 
-from perseid.ledger.errors import LedgerError, OutcomeUnknown, TooBusy, WriteProblem
+from perseid.ledger.errors import Contention, LedgerError, OutcomeUnknown, TooBusy, WriteProblem
 from perseid.ledger.ledger import RETRY_DELAY, Ledger
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.requests import Outcome, Request
@@ -227,12 +227,14 @@ class RemoteLedger(Ledger):
             )
             with self._lock:
                 self._connections.add(connection)
+        self._check_stalled()
         messages = {next(connection.ids): encode_request(request) for request in requests}
         replies = connection.exchange(messages, meanwhile)
         return [_decode_reply(replies[request_id]) for request_id in messages]
 
     def submit(self, *requests: Request) -> "list[Future[Outcome]]":
         """Send requests from the event loop. The futures belong to the loop."""
+        self._check_stalled()
         loop = asyncio.get_running_loop()
         if self._in_loop is None or self._in_loop.loop is not loop:
             self._in_loop = _LoopConnection(self._runtime / SOCKET_NAME, loop, self._unreachable)
@@ -264,6 +266,11 @@ class RemoteLedger(Ledger):
                 return False
             self._stop.wait(INTERVAL)
         return True
+
+    def _check_stalled(self) -> None:
+        """Refuse a request that would wait behind a commit for which the database keeps the writer waiting."""
+        if isinstance(problem := self.write_problem, Contention):
+            raise problem
 
     def _unreachable(self) -> LedgerError:
         """The error for a request that was not sent."""

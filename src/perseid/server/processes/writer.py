@@ -32,7 +32,7 @@ from typing import Final, Self
 import msgspec
 
 from perseid import __version__
-from perseid.ledger.errors import LedgerError, StorageFull
+from perseid.ledger.errors import Contention, LedgerError, StorageFull
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.log import Log
 from perseid.ledger.log.requests import Outcome, Request
@@ -111,7 +111,11 @@ class Journal:
         self._end = 0
         self._limit = -1  # the end from which it is written again: the first time at once
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._load(log)
+        try:
+            self._load(log)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Release the file; what is in it stays."""
@@ -248,7 +252,9 @@ class WriterServer:
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._state: WriterState | None = None
+        self._writing_state = threading.Lock()
         self.write_state()
+        ledger.on_problem = self.write_state  # also while a commit waits for the database
 
     def __enter__(self) -> Self:
         return self
@@ -258,7 +264,7 @@ class WriterServer:
 
     def close(self) -> None:
         """Reply to what is committed, and release everything."""
-        self.ledger.log.journal = None
+        self.ledger.log.journal, self.ledger.on_problem = None, lambda: None
         for connection in list(self._connections):
             self._flush(connection)
             self._drop(connection)
@@ -291,14 +297,15 @@ class WriterServer:
 
     def write_state(self) -> None:
         """Tell the other processes whether changes are possible, and up to which entry redacted data is erased."""
-        erased = 0 if self._state is None else self._state.erased
-        with suppress(LedgerError, OSError):
-            with self.ledger.open_reader() as reader:
-                size = reader.size
-            erased = size if self.ledger.is_erased else erased
-        state = WriterState.of(self.ledger.write_problem, erased)
-        if state != self._state and write_state(self._runtime, state):
-            self._state = state
+        with self._writing_state:
+            erased = 0 if self._state is None else self._state.erased
+            with suppress(LedgerError, OSError):
+                with self.ledger.open_reader() as reader:
+                    size = reader.size
+                erased = size if self.ledger.is_erased else erased
+            state = WriterState.of(self.ledger.write_problem, erased)
+            if state != self._state and write_state(self._runtime, state):
+                self._state = state
 
     # Connections
 
@@ -481,16 +488,30 @@ class Writer:
         logs.configure(self._options.name, config.log.format, level=config.log.level_number)
         with installation:
             try:
-                server = WriterServer(installation.ledger, installation.registry(), self._runtime)
+                server = self._create_server(installation)
             except _STARTUP_ERRORS as problem:
                 self._supervisor.report("problem", str(problem))
                 return 1
+            if server is None:
+                return 0
             self._serve(server, installation)
         if self._is_orphan or self._supervisor.news.is_stopping:
             self._log_interrupted_jobs()
         if self._is_orphan:
             shutil.rmtree(self._runtime, ignore_errors=True)  # as the supervisor would
         return 0
+
+    def _create_server(self, installation: Installation) -> WriterServer | None:
+        """Create the server as soon as no other transaction keeps the ledger locked; None if told to stop."""
+        while not self._stopping.is_set():
+            try:
+                return WriterServer(installation.ledger, installation.registry(), self._runtime)
+            except Contention as problem:
+                write_state(self._runtime, WriterState.of(problem))
+                self._supervisor.report("ready", False)
+            self._progress, self._max_step = monotonic(), MAX_STEP_SECONDS
+            self._wait_for_signals()
+        return None
 
     def _serve(self, server: WriterServer, installation: Installation) -> None:
         with server, self._reporting(installation):
