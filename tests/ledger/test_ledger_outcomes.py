@@ -17,7 +17,7 @@ from sqlalchemy import make_url, text
 
 from perseid.ledger.backup import bulk_load
 from perseid.ledger.backup.bulk_load import BulkLoad
-from perseid.ledger.errors import Contention, OutcomeUnknown, ReadOnlyMode, TooBusy
+from perseid.ledger.errors import Contention, OutcomeUnknown, ReadOnlyMode, StoreUnavailable, TooBusy
 from perseid.ledger.log.entry import Draft
 from perseid.ledger.log.log import Log
 from perseid.ledger.store import store as stores
@@ -177,7 +177,7 @@ def test_unreachable_database_is_reported_soon(store: Store, wire: Wire) -> None
     log_of_today(store).create(SIGNER)
     log = log_of_today(open_store(wire.where))
     wire.close()
-    with pytest.raises(TooBusy, match="Nothing was written"):
+    with pytest.raises(StoreUnavailable, match="Nothing was written"):
         log.append([change("a")])
     log.store.close()
 

@@ -141,7 +141,7 @@ class Ledger:
 
     def _update_write_problem(self) -> None:
         if self._write_problem is None and self._is_stalled:
-            self._write_problem = Contention(LOCKED)
+            self._write_problem = Contention(LOCKED.format(""))
             return
         try:
             self.log.check_clock()

@@ -141,6 +141,7 @@ def test_state_of_the_server_is_shown(counts: WorkerCounters) -> None:
         counts=counts,
         ready=lambda: "the view is built anew",
         ledger=lambda: STATE,
+        accepts_changes=lambda: False,
         connections=lambda: 7,
         tick_age=lambda: 0.25,
         sessions=lambda: 3,
@@ -153,6 +154,7 @@ def test_state_of_the_server_is_shown(counts: WorkerCounters) -> None:
     found = scraped(sources)
     expected = {
         ("perseid_ready",): 0,
+        ("perseid_accepts_changes",): 0,
         ("perseid_connections",): 7,
         ("perseid_loop_last_tick_seconds",): 0.25,
         ("perseid_sessions",): 3,
@@ -193,7 +195,7 @@ def test_unreadable_source_does_not_hide_others(counts: WorkerCounters) -> None:
     )
     found = scraped(sources)
     assert found["perseid_scrape_errors_total",] == 1
-    assert found["perseid_ready",] == 1
+    assert (found["perseid_ready",], found["perseid_accepts_changes",]) == (1, 1)
     assert not any(name[0].startswith(("perseid_ledger_", "perseid_process_")) for name in found)
 
 

@@ -55,10 +55,10 @@ KEEP_ALIVE: Final = {"keepalives": 1, "keepalives_idle": 5, "keepalives_interval
 """A dead connection is detected after eleven seconds."""
 
 LOCKED: Final = (
-    f"a transaction has kept the ledger locked for more than {BUSY_SECONDS} s; if that continues, PostgreSQL may be "
-    "waiting for a synchronous standby"
+    f"another transaction kept the ledger locked for more than {BUSY_SECONDS} s{{}}; if that continues, PostgreSQL may "
+    "be waiting for a synchronous standby"
 )
-"""What is wrong if changes wait."""
+"""What is wrong if changes wait; the field is for the state that PostgreSQL reports."""
 
 _BUSY_TIMEOUT = f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}"
 _PRAGMAS = (
@@ -390,7 +390,7 @@ class Store:
             return CorruptData(f"the database reports corrupt data ({state}). Run: perseid verify --all")
         if state in _CONTENTION_STATES:
             if state in _TIMEOUT_STATES:
-                return Contention(f"{LOCKED} ({state})")
+                return Contention(LOCKED.format(f" ({state})"))
             return Contention(f"the database preferred another transaction ({state})")
         lost = isinstance(cause, self._connection_errors) if state is None else state.startswith(("08", "57P", "25P03"))
         return OutcomeUnknown("the database connection was lost") if lost else error

@@ -253,6 +253,9 @@ class MetricFamily:
 FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "perseid_build_info": MetricFamily(GAUGE, "Always 1; the label is the version of Perseid.", ("version",)),
     "perseid_ready": MetricFamily(GAUGE, "1 if the server is ready for requests, like /ready."),
+    "perseid_accepts_changes": MetricFamily(
+        GAUGE, "1 if changes are accepted; otherwise the log says why not, such as a full disk or the database."
+    ),
     "perseid_requests_total": MetricFamily(
         COUNTER,
         "Requests of the native protocol by transport, operation and response code.",
@@ -353,6 +356,10 @@ def _zero() -> int:
     return 0
 
 
+def _yes() -> bool:
+    return True
+
+
 def _this_process() -> Mapping[str, int]:
     return {"worker-0": os.getpid()}
 
@@ -365,6 +372,7 @@ class MetricSources:
     ready: Callable[[], str]
     """Why the server should not get requests; empty if it should."""
     ledger: Callable[[], LedgerState]
+    accepts_changes: Callable[[], bool] = _yes
     tick_age: Callable[[], float] = _zero
     """Seconds since the event loop that is most behind was last seen running."""
     other_workers: "Callable[[], Iterable[bytes]]" = tuple
@@ -484,6 +492,7 @@ class ServerCollector(Collector):
         return {
             "perseid_build_info": [((__version__,), [1])],
             "perseid_ready": _sample(not self._sources.ready()),
+            "perseid_accepts_changes": _sample(self._sources.accepts_changes()),
             "perseid_loop_last_tick_seconds": _sample(self._sources.tick_age()),
             "perseid_restarts_total": _samples_by_label(self._sources.restarts()),
             "perseid_sessions": _sample(self._sources.sessions()),

@@ -496,6 +496,7 @@ class Worker:
             counts=self._counts,
             ready=self._not_ready_reason,
             ledger=lambda: get_ledger_state(ledger),
+            accepts_changes=lambda: ledger.write_problem is None,
             tick_age=self._tick_age,
             other_workers=self._other_workers,
             connections=lambda: len(service.connections),
