@@ -92,7 +92,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The snapshot, the caller and the circumstances of a command."""
+    """What a command is decided on: the snapshot, the caller, the time, and what the decision collects."""
 
     snapshot: Snapshot
     identity: Identity
@@ -103,6 +103,7 @@ class Context:
     note: str = ""
     """Why, or where from; stored in the entry."""
     reasons: list[str] = field(default_factory=list)
+    """Why the requirements so far are met, for `explain`; none if nothing was required."""
     warnings: list[str] = field(default_factory=list)
     """What the caller should know although the command is executed."""
     stage: Stage = Stage.EARLY
