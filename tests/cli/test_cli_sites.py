@@ -214,6 +214,7 @@ def test_sites_that_cannot_be_united_are_refused(tmp_path: Path) -> None:
     refused(first("site add", own), "is already in the site", code=1)
     refused(first("site add", str(tmp_path / "absent")), "Cannot read", code=1)
     refused(first("site add", str(first.directory / "perseid.toml")), "is not site information", code=1)
+    refused(first("site add", description, "--url", "two.example.org"), "Invalid URL 'two.example.org'", code=1)
     refused(second("site join", own), "does not describe several servers", "perseid site add", code=1)
     first.ok("site add", description, "--hash", "suffix")
     refused(first("site add", description), "is already in the site", code=1)

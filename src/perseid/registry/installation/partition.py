@@ -13,6 +13,7 @@ from typing import Final
 
 from perseid.ledger.log.entry import State
 from perseid.ledger.log.reader import LogReader
+from perseid.names.errors import quote_text
 from perseid.names.handle import Handle, fold
 from perseid.records.errors import InvalidData
 from perseid.records.partition import HashOption
@@ -21,7 +22,7 @@ from perseid.registry.partition import URL_ATTRIBUTE, Partition
 from perseid.registry.snapshot import SITE_PREFIX
 
 from .files import replace_file
-from .sections import MAX_SERVERS
+from .sections import MAX_SERVERS, check_public_url
 from .settings import FILE_NAME, Config, InvalidConfig, decode_settings
 from .site import (
     KEYS_NAME,
@@ -69,6 +70,10 @@ def add_server(
     `option` is the part of a handle that is hashed, and only the first call can set it. `url` is the public URL of the
     new server's HTTP interface.
     """
+    try:
+        url = check_public_url(url)
+    except ValueError:
+        raise SiteError(f"Invalid URL {quote_text(url)}: use one such as https://two.example.org") from None
     added = _read_description(path)
     if len(added.servers) != 1:
         raise SiteError(f"{path} describes {len(added.servers)} servers; use the site information of the new server")

@@ -135,7 +135,8 @@ def _check_database(text: str) -> str:
     return text
 
 
-def _check_public_url(text: str) -> str:
+def check_public_url(text: str) -> str:
+    """Return a public URL without a / at its end; raise `ValueError` if it is invalid."""
     try:
         parts = urlsplit(text)
         known = bool(parts.hostname) and parts.port != 0
@@ -202,7 +203,7 @@ Listen = Literal["both", "http", "https"]
 _DATABASE = Rule("a URL such as postgresql://user@host/database, or an empty text", _check_database, mask_password)
 _SECRET = Rule("a single line of text", _check_printable, lambda text: MASK if text else "")
 _DELIMITER = Rule(f"a text of at most {MAX_DELIMITER} printable characters", _check_printable)
-_PUBLIC_URL = Rule("a URL such as https://hdl.example.org, or an empty text", _check_public_url)
+_PUBLIC_URL = Rule("a URL such as https://hdl.example.org, or an empty text", check_public_url)
 _SERVICE_NAME = Rule(f"a text of at most {MAX_SERVICE_NAME} printable characters", _check_printable)
 _SERVICE_TEXT = Rule(f"a text of at most {MAX_SERVICE_TEXT} printable characters", _check_printable)
 _PAGE_URL = Rule("a URL such as https://example.org/terms, or an empty text", _check_page_url)

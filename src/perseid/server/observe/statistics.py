@@ -78,7 +78,7 @@ class StatisticsRecorder:
             self._is_behind = await asyncio.to_thread(self._add, taken)
         except (OSError, LedgerError) as error:
             if not self._has_failed:
-                _logger.warning("statistics are incomplete: %s", error)
+                _logger.warning("statistics are incomplete: %s", str(error).removesuffix("; retry"))
             self._has_failed = True
             self._is_behind = False  # the ledger is tried again when it is time, not at once
             self._is_busy = isinstance(error, OSError)
