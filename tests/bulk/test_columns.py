@@ -94,6 +94,7 @@ def test_unknown_columns_are_refused_by_name_with_suggestions() -> None:
         ("handle,Shelf,Ttile", ReadOptions(), ("Ttile", "TITLE")),
         ("handle,Shelf", ReadOptions(), ("Shelf", "TYPE")),
         ("Kennung,URL", ReadOptions(), ("Kennung", "handle")),
+        ("Ttile,Kennung,Handel", ReadOptions(), ("Handel", "handle")),
         ("Shelf,URL", ReadOptions(mint=True, prefix="1"), ("Shelf", "TYPE")),
     ],
 )

@@ -217,6 +217,14 @@ def test_columns_that_have_no_meaning_are_for_an_import(target: Site, tmp_path: 
     refused(target(f"migrate {path} --prefix 20.500.777"), "'shelf'", "--map COLUMN=TYPE", code=1)
 
 
+def test_records_that_cannot_be_read_are_reported_whatever_prefix_is_copied(target: Site, tmp_path: Path) -> None:
+    path = tmp_path / "export.anvl"
+    path.write_bytes(ANVL + b"\n:: ark:/99999/fk4three\n_target: https://example.org/three\nlocal.shelf: 7b\n")
+    for command in ("migrate", "migrate compare"):
+        done = target(f"{command} {path} --prefix 20.500.777")
+        assert (done.code, "local.shelf: The field is unknown. (7b)" in done.shown) == (4, True), command
+
+
 def test_an_unavailable_identifier_is_imported_with_its_reason(target: Site, tmp_path: Path) -> None:
     path = tmp_path / "export.anvl"
     path.write_bytes(ANVL)

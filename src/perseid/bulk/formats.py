@@ -132,9 +132,11 @@ class InvalidFile(Exception):
 
 def advise_columns(columns: Mapping[str, str], *, needs_handle: bool = False) -> Advice:
     """What to do about unknown columns, by header, with what was probably meant; one of them is the example."""
-    first = next(iter(columns.items()))
-    column, meaning = next((each for each in columns.items() if bool(each[1]) is not needs_handle), first)
-    return AdviceKind.MAP_COLUMN(column=column, meaning=meaning or ("handle" if needs_handle else "TYPE"))
+    wanted = ("handle", "") if needs_handle else tuple(filter(None, columns.values()))
+    found = [each for meaning in wanted for each in columns.items() if each[1] == meaning]
+    column, meaning = (found or [*columns.items()])[0]
+    default = "handle" if needs_handle else "TYPE"
+    return AdviceKind.MAP_COLUMN(column=column, meaning=meaning or default)
 
 
 class UnknownColumns(InvalidFile):

@@ -70,9 +70,10 @@ class CopyOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_folded", frozenset(map(fold, self.prefixes)))
 
-    def selects(self, handle: str) -> bool:
-        """Whether a record is to be copied."""
-        return not self._folded or fold(handle.partition("/")[0]) in self._folded
+    def selects(self, item: SourceItem) -> bool:
+        """Whether a record is to be copied; one whose handle is not known may be."""
+        is_nameless = isinstance(item, MigrationProblem) and item.is_nameless
+        return not self._folded or is_nameless or fold(item.handle.partition("/")[0]) in self._folded
 
     def selects_prefix(self, name: str) -> bool:
         """Whether a hosted prefix is to be taken over."""
@@ -281,11 +282,11 @@ class Copy:
 
     def store(self, items: Iterable[SourceItem]) -> None:
         """Store some records, such as those of a transaction log."""
-        for batch in _split(item for item in items if self._options.selects(item.handle)):
+        for batch in _split(item for item in items if self._options.selects(item)):
             self._store(self._take(batch))
 
     def _batches(self) -> Iterator[list[SourceItem]]:
-        return _split(item for item in self._source.records() if self._options.selects(item.handle))
+        return _split(item for item in self._source.records() if self._options.selects(item))
 
     def _take(self, batch: list[SourceItem]) -> tuple[SourceRecord, ...]:
         """The readable records of a batch; the others are reported."""
@@ -369,7 +370,7 @@ def compare(
         result.prefixes = [name for name in hosted if not snapshot.is_homed(name)]
     found = RecordPrefixes(source)
     with SourceKeys(folder) as keys:
-        for batch in _split(item for item in source.records() if options.selects(item.handle)):
+        for batch in _split(item for item in source.records() if options.selects(item)):
             keys.add(registry, batch)
             found.add(batch)
             for difference in _compare_batch(registry, batch):

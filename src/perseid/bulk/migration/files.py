@@ -24,7 +24,7 @@ from perseid.records.json_form import value_from_json
 from perseid.records.record import Value
 from perseid.registry.commands.records import assign_indexes
 from perseid.registry.jobs.import_rows import InvalidCell, parse_values
-from perseid.registry.jobs.migration import SourceRecord
+from perseid.registry.jobs.migration import MigrationProblem, Outcome, SourceRecord
 from perseid.schema.imports import ImportRow, RowOperation, RowProblem
 from perseid.schema.records import ValueInput
 
@@ -134,7 +134,8 @@ def _require_regular(file: BinaryIO) -> BinaryIO:
 def to_item(row: Row) -> SourceItem | None:
     """Convert a row; None if it is about a prefix."""
     if isinstance(row, RowProblem):
-        return unreadable(row.value or f"line {row.line}", f"line {row.line}: {row.message}")
+        column, value = f"{row.column}: " if row.column else "", f" ({row.value})" if row.value else ""
+        return MigrationProblem(f"line {row.line}", Outcome.REJECTED, f"{column}{row.message}{value}", is_nameless=True)
     if row.operation in (RowOperation.HOME, RowOperation.UNHOME):
         return None
     if row.operation is not RowOperation.CREATE or row.state not in _STATES:

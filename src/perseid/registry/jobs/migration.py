@@ -91,6 +91,8 @@ class MigrationProblem:
     handle: str
     outcome: Outcome
     reason: str
+    is_nameless: bool = False
+    """Whether the source does not tell the handle: there is a line of a file in its place."""
 
 
 @dataclass(slots=True)
