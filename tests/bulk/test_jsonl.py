@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perseid.bulk.formats import Format, InvalidFile, ReadOptions
+from perseid.bulk.formats import Format, InvalidFile, ReadOptions, UnknownColumns
 from perseid.bulk.jsonl import format_problem, format_record
 from perseid.bulk.tables import TableWriter
 from perseid.bulk.value_table import VALUE_COLUMNS, value_rows
 from perseid.records.record import Record as StoredRecord
 from perseid.records.record import Value
 from perseid.schema.imports import ImportRow, RowOperation, RowProblem
-from perseid.schema.records import Record
+from perseid.schema.records import Data, Record
 from tests.bulk.stored import read, stored
 from tests.record_strategies import records
 
@@ -72,6 +72,21 @@ def test_tables_of_values_have_no_other_columns() -> None:
         assert caught.value.problem.rule == rule
     with pytest.raises(InvalidFile):
         read(b"handle,type,data\n", ReadOptions(mint=True, prefix="1"))
+    with pytest.raises(UnknownColumns, match="'dtaa' is probably data"):
+        read(b"handle,type,data,dtaa\n")
+
+
+def test_columns_of_a_table_of_values_can_be_ignored() -> None:
+    table = b"handle,type,data,Shelf\n1/a,URL,x,7b\n"
+    ignored = ReadOptions(columns={"shelf": "-"})
+    (row,) = read(table, ignored)
+    assert isinstance(row, ImportRow)
+    assert [(value.type, value.data) for value in row.values] == [("URL", Data("string", "x"))]
+    with pytest.raises(InvalidFile, match="does not have the column 'x'"):
+        read(table, ReadOptions(columns={"shelf": "-", "x": "-"}))
+    (row,) = read(table, ReadOptions(columns={"shelf": "-", "type": "-", "data": "TITLE"}))
+    assert isinstance(row, ImportRow)
+    assert [value.type for value in row.values] == ["TITLE"], "as any other table"
 
 
 def test_record_is_read_as_the_api_returns_it() -> None:

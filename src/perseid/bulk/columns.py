@@ -270,7 +270,7 @@ def _fold(name: str) -> str:
 
 def read_table(table: Table, options: ReadOptions, is_type: TypeCheck | None = None) -> RowReader:
     """The rows of a table."""
-    if is_value_table(table.header) and not options.columns:
+    if is_value_table(table.header, options.columns):
         return read_value_table(table, options)
     if profile := options.profile or detect_profile(table.header):
         return read_service_table(table, profile, options)

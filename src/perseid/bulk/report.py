@@ -44,7 +44,9 @@ def write_report(problems: Iterator[RowProblem], file: BinaryIO, name: str, opti
     format_ = _rewind(file, name, options)
     if format_ in TABLES:
         table = open_table(file, name, options)
-        (_report_values if is_value_table(table.header) else _report_table)(problems, table, options, to)
+        (_report_values if is_value_table(table.header, options.columns) else _report_table)(
+            problems, table, options, to
+        )
     elif format_ == Format.JSONL:
         _report_lines(problems, file, to)
     elif format_ == Format.BATCH:

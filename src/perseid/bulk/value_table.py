@@ -9,12 +9,13 @@ of seconds, an ISO time, or `TYPE:NUMBER` for an unusual TTL type. `references` 
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
 import msgspec
 
+from perseid.names.suggest import nearest
 from perseid.records.admin import ValueList
 from perseid.records.data_types import BASE64_PREFIX, data_from_text, data_to_text
 from perseid.records.encoding import decode_printable, require_int, to_base64, to_iso
@@ -55,25 +56,29 @@ _MAX_CACHED: Final = 512  # bytes of data that may occur in many records, such a
 _TEXT_FORMATS: Final = ("", "string")
 
 
-def is_value_table(header: Sequence[str]) -> bool:
-    """Whether a table has one row for each value."""
+def is_value_table(header: Sequence[str], mapping: Mapping[str, str]) -> bool:
+    """Whether a table has one row for each value: columns with these names, none of which has another meaning."""
     names = [name.lower() for name in header]
-    return "type" in names and "data" in names and "handle" in names
+    is_mapped = any(name.lower() in VALUE_COLUMNS or meaning != "-" for name, meaning in mapping.items())
+    return "type" in names and "data" in names and "handle" in names and not is_mapped
 
 
 def read_value_table(table: Table, options: ReadOptions) -> RowReader:
     """The records of a table with one row for each value."""
     names = [name.lower() for name in table.header]
-    known = (*VALUE_COLUMNS, *PROBLEM_COLUMNS)
-    if unknown := {name: "" for name, folded in zip(table.header, names, strict=True) if folded not in known}:
-        raise UnknownColumns(
-            unknown, f"A table with one row for each value has the columns {', '.join(VALUE_COLUMNS)}."
-        )
+    ignored = {*PROBLEM_COLUMNS, *[name.lower() for name in options.columns]}
+    known = {*VALUE_COLUMNS, *ignored}
+    if missing := next((name for name in options.columns if name.lower() not in names), ""):
+        message = f"The file does not have the column {missing!r}, which was given a meaning."
+        raise invalid_file("missing-column", message, f"Its columns are: {', '.join(table.header)}.", column=missing)
+    if unknown := [name for name, folded in zip(table.header, names, strict=True) if folded not in known]:
+        meant = {name: nearest(name.lower(), VALUE_COLUMNS) for name in unknown}
+        raise UnknownColumns(meant, AdviceKind.IGNORE_COLUMN(column=unknown[0]))
     if repeated := next((name for name in names if names.count(name) > 1), ""):
         raise invalid_file("duplicate-column", f"There are two columns {repeated!r}.", column=repeated)
     if options.mint:
         raise invalid_file("handle-not-empty", "The table has handles, but handles are minted.", AdviceKind.OMIT_MINT())
-    uses = tuple([ColumnUse(name, "-" if name in PROBLEM_COLUMNS else name) for name in names])
+    uses = tuple([ColumnUse(name, "-" if name in ignored else name) for name in names])
     detected = msgspec.structs.replace(table.detected, columns=uses)
     positions = [names.index(name) if name in names else len(names) for name in VALUE_COLUMNS]
     return RowReader(detected, _group(table, positions, raw=options.raw), table.header)
