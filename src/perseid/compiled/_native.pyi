@@ -53,6 +53,9 @@ class _ConnectionLimits(Protocol):
 MAX_NETWORKS: int
 """Maximum number of networks without limits."""
 
+MAX_UNADMITTED: int
+"""Maximum number of connections that were accepted and are not yet counted, because Python decides on them."""
+
 def lmdb_version() -> tuple[int, int, int]: ...
 def find_bucket(secret: int, network: int, size: int) -> int: ...
 def answer(

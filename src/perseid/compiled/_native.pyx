@@ -200,6 +200,7 @@ cdef extern from "udp.h" nogil:
 
 
 cdef extern from "tcp.h" nogil:
+    enum: MAX_QUEUED
     ctypedef enum reason_t:
         UNADMITTED
         UNANSWERED
@@ -221,6 +222,7 @@ cdef enum:
 
 
 MAX_NETWORKS = MAX_EXEMPT
+MAX_UNADMITTED = MAX_QUEUED + MAX_TAKEN
 
 
 def lmdb_version():

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 enum {
-    QUEUE_SIZE = 3 * BATCH, /* connections for the event loop, which takes fewer at a time */
     ROUND_SIZE = 2 * BATCH, /* connections of a round: kept ones with something to read, and new ones */
     MAX_KEPT = 4096,        /* as many as there may be by default; the event loop keeps others */
     MAX_LISTENERS = 64,     /* as many as there are events of a round */
@@ -33,7 +32,7 @@ struct tcp {
     size_t listener_count;
 
     /* With the lock of the queues. */
-    connection_t queue[QUEUE_SIZE];
+    connection_t queue[MAX_QUEUED];
     size_t queue_start, queue_count;
     double queue_since; /* when the event loop was last seen to empty it, or the first connection was added */
 
@@ -124,7 +123,7 @@ static void hand_over(loop_t *loop, int descriptor, const address_t *peer, reaso
     pthread_mutex_lock(&loop->queue_lock);
     if (!tcp->queue_count)
         tcp->queue_since = loop->now;
-    connection = &tcp->queue[(tcp->queue_start + tcp->queue_count++) % QUEUE_SIZE];
+    connection = &tcp->queue[(tcp->queue_start + tcp->queue_count++) % MAX_QUEUED];
     connection->descriptor = descriptor;
     connection->peer = *peer;
     connection->reason = reason;
@@ -145,7 +144,7 @@ bool tcp_take_connection(loop_t *loop, connection_t *connection)
     if (result) {
         const connection_t *oldest = &tcp->queue[tcp->queue_start];
         memcpy(connection, oldest, offsetof(connection_t, data) + oldest->size);
-        tcp->queue_start = (tcp->queue_start + 1) % QUEUE_SIZE;
+        tcp->queue_start = (tcp->queue_start + 1) % MAX_QUEUED;
         tcp->queue_count--;
     }
     tcp->queue_since = read_clock(CLOCK_MONOTONIC);
@@ -160,7 +159,7 @@ bool tcp_must_wait(const tcp_t *tcp, double now) { return tcp->queue_count && is
 bool tcp_has_room(loop_t *loop)
 {
     pthread_mutex_lock(&loop->queue_lock);
-    bool result = loop->tcp->queue_count + ROUND_SIZE <= QUEUE_SIZE;
+    bool result = loop->tcp->queue_count + ROUND_SIZE <= MAX_QUEUED;
     pthread_mutex_unlock(&loop->queue_lock);
     return result;
 }
@@ -390,7 +389,7 @@ void tcp_destroy(loop_t *loop)
 {
     tcp_t *tcp = loop->tcp;
 
-    for (; tcp->queue_count; tcp->queue_count--, tcp->queue_start = (tcp->queue_start + 1) % QUEUE_SIZE)
+    for (; tcp->queue_count; tcp->queue_count--, tcp->queue_start = (tcp->queue_start + 1) % MAX_QUEUED)
         close(tcp->queue[tcp->queue_start].descriptor);
     free(tcp);
 }

@@ -10,7 +10,10 @@
 
 #include "loop.h"
 
-enum { MAX_RECEIVED = 2048 }; /* more than a public resolution has; the event loop reads the rest */
+enum {
+    MAX_RECEIVED = 2048,    /* more than a public resolution has; the event loop reads the rest */
+    MAX_QUEUED = 3 * BATCH, /* connections for the event loop, which takes fewer at a time */
+};
 
 #define UDP_EVENT UINT32_MAX /* of the epoll descriptor; other numbers are those of this file */
 

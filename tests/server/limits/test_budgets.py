@@ -489,3 +489,14 @@ def test_connections_are_limited_by_descriptors(
     monkeypatch.setattr(resource, "setrlimit", lambda _, both: asked.append(both))
     assert Connections(configured(connections=4_096)).limit == limit
     assert asked == ([] if asked_for is None else [(asked_for, hard)])
+
+
+def test_descriptors_of_connections_that_a_thread_has_accepted_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    needed = 4_096 + module.OTHER_DESCRIPTORS + 200
+    for hard in (needed, needed - 1):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, hard=hard: (1_024, hard))
+        monkeypatch.setattr(resource, "setrlimit", lambda _, both: asked.append(both))
+        limit = Connections(configured(connections=4_096), unadmitted=200).limit
+        assert limit == 4_096 - (needed - hard)
+    assert asked == [(needed, needed), (needed - 1, needed - 1)]

@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import signal
 import socket
 import time
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from perseid.compiled import native
+from perseid.server.limits.budgets import OTHER_DESCRIPTORS
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag
 from tests.server.faults.sources import metrics_page
 from tests.server.installations import PREFIX, copy_to
@@ -40,9 +43,15 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(directory: Path) -> Iterator[Serving]:
-    with serving(directory, "--workers", "2") as running:
-        eventually(lambda: running.errors.count("ready: native protocol") == 2, "two workers")
-        yield running
+    _, hard = before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1_024, hard))
+    try:
+        with serving(directory, "--workers", "2") as running:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            eventually(lambda: running.errors.count("ready: native protocol") == 2, "two workers")
+            yield running
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +131,11 @@ def test_connections_are_counted_and_requests_logged(server: Serving, wanted: by
             assert is_same(over_tcp(server.native, ONCE), wanted)
         eventually(lambda: server.errors.count(LINE) >= 20, "20 lines")
         eventually(lambda: metric(server, answered) == server.errors.count(LINE), "as many requests as lines")
+
+
+def test_worker_can_open_as_many_files_as_a_flood_at_its_limit_uses(server: Serving) -> None:
+    needed = 4_096 + OTHER_DESCRIPTORS + native.MAX_UNADMITTED
+    assert resource.prlimit(threads(server)[0], resource.RLIMIT_NOFILE)[0] == needed
 
 
 def test_another_worker_serves_the_listener_of_a_stuck_thread(server: Serving, wanted: bytes) -> None:

@@ -340,6 +340,23 @@ def test_address_that_may_have_reached_its_limit_is_left_to_python_unread(thread
         assert is_same(read_all(threaded.connect(FOUND)), expected(threaded.reader, FOUND))
 
 
+def test_flood_at_the_limit_uses_no_more_descriptors_than_are_reserved(threaded: Threaded) -> None:
+    """The worker keeps as many for it; the others wait in the kernel while the event loop takes nothing."""
+    threaded.shared.add(None, 100)  # the limit of all
+    threaded.listener.listen(native.MAX_UNADMITTED * 2)
+    flood, before = native.MAX_UNADMITTED + 20, open_descriptors()
+    with ExitStack() as stack:
+        for _ in range(flood):
+            stack.enter_context(threaded.connect(FOUND))
+        for _ in range(2):
+            stuck = threaded.loop.last_beat + 0.2
+            eventually(lambda stuck=stuck: threaded.loop.last_beat > stuck)  # type: ignore[misc]
+            assert 0 < open_descriptors() - before - flood <= native.MAX_UNADMITTED
+            threaded.take_some()
+        threaded.take(flood - len(threaded.taken))
+        assert not any(one.is_admitted for one in threaded.taken)
+
+
 @pytest.mark.parametrize("is_other_worker", [False, True])
 def test_connections_of_the_event_loop_and_of_other_workers_count(folder: Path, is_other_worker: bool) -> None:
     with running(folder) as threaded:

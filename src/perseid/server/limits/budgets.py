@@ -55,7 +55,8 @@ BURST_SECONDS: Final = 5.0
 """Seconds of its budget that an idle source can use at once."""
 
 OTHER_DESCRIPTORS: Final = 128
-"""File descriptors that the process needs besides its connections: databases, sockets, pipes, the log."""
+"""File descriptors that the process needs besides its connections: databases, sockets, pipes, the log. Those that a
+thread of the compiled module has accepted beyond the limits are added."""
 
 PRICES: Final[Mapping[WorkKind, float]] = {
     WorkKind.READ: 0.0005,
@@ -347,9 +348,13 @@ MIN_UNFINISHED_BYTES: Final = 1 << 20
 class Connections:
     """Limits on connections, in total and by source, and their timeouts."""
 
-    def __init__(self, config: Config, shared: SharedConnections | None = None) -> None:
-        """Without shared counters the limits apply to this worker alone, which has no thread."""
+    def __init__(self, config: Config, shared: SharedConnections | None = None, unadmitted: int = 0) -> None:
+        """Without shared counters the limits apply to this worker alone, which has no thread.
+
+        `unadmitted` is the number of connections that a thread may have accepted beyond the limits.
+        """
         self._shared = shared
+        self._unadmitted = unadmitted
         self._count: dict[int, int] = {}
         self._total = 0
         self.refused = 0
@@ -360,7 +365,7 @@ class Connections:
 
     def configure(self, config: Config) -> None:
         """Apply settings; open connections stay open."""
-        self.limit = min(config.limits.connections, _raise_descriptor_limit(config.limits.connections))
+        self.limit = _raise_descriptor_limit(config.limits.connections, OTHER_DESCRIPTORS + self._unadmitted)
         """Maximum number of connections of this worker: the setting, or what the system allows the process."""
         self._total_limit = config.limits.connections
         self._per_source = config.limits.connections_per_address
@@ -433,14 +438,14 @@ class Connections:
                 del self._count[network]
 
 
-def _raise_descriptor_limit(connections: int) -> int:
-    """Raise the descriptor limit if allowed; return how many connections it is sufficient for."""
+def _raise_descriptor_limit(connections: int, others: int) -> int:
+    """Raise the descriptor limit if allowed; return for how many of the connections it is sufficient."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = connections + OTHER_DESCRIPTORS
+    needed = connections + others
     if soft != resource.RLIM_INFINITY and soft < needed:
         soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return connections if soft == resource.RLIM_INFINITY else max(1, soft - OTHER_DESCRIPTORS)
+    return connections if soft == resource.RLIM_INFINITY else max(1, min(connections, soft - others))
 
 
 LINES_PER_SECOND: Final = 5.0

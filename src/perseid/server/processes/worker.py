@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 import uvloop
 
 from perseid.client.errors import ClientError
-from perseid.compiled import PROBLEM
+from perseid.compiled import PROBLEM, native
 from perseid.ledger.errors import LedgerError, StorageFull, StoreUnavailable
 from perseid.ledger.ledger import UnopenedLedger
 from perseid.ledger.log.log import Log
@@ -205,9 +205,9 @@ class Worker:
         self._pools = Pools(config, known=self._load_known_clients(), state=self._state)
         native_server, public_resolver = self._create_native_server(config, server_identity)
         # Without others and a thread there is nothing to share, which costs some microseconds for each connection.
-        is_alone = options.workers == 1 and not installation.ledger.answers.compiled
-        shared = None if is_alone else SharedConnections(options.connections, options.worker)
-        connections = Connections(config, shared)
+        has_thread = installation.ledger.answers.compiled
+        shared = SharedConnections(options.connections, options.worker) if has_thread or options.workers > 1 else None
+        connections = Connections(config, shared, native.MAX_UNADMITTED if has_thread else 0)
         self._service = NativeService(native_server, public_resolver, self._pools, connections, self._counts)
         self._accept_loop = NativeAcceptLoop(self._service)
         self._udp = UdpServer(self._service, self._udp_limits(config))
