@@ -124,6 +124,15 @@ SECOND_SHEET = {
 }
 
 
+def test_the_process_runs_no_python_file_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("perseid", "json"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a file of the working directory')")
+    monkeypatch.chdir(tmp_path)
+    assert open_table(io.BytesIO((FILES / "table.xlsx").read_bytes())).header == HEADER
+
+
 def _with_sheet(xml: bytes) -> bytes:
     """The spreadsheet with another first sheet."""
     file = io.BytesIO()

@@ -14,7 +14,9 @@ import pytest
 from perseid.cli import _benchmark
 from perseid.cli.bench import print_table
 from perseid.schema.benchmark import BenchmarkReport, BenchmarkRow
-from perseid.server.benchmark.processes import children
+from perseid.server.benchmark import load
+from perseid.server.benchmark.bare import UDP, bare
+from perseid.server.benchmark.processes import children, run_together
 from tests.cli.installation import call, examples, site
 from tests.cli.program import ENVIRON, PERSEID
 
@@ -42,6 +44,17 @@ def test_bench_measures_every_interface_and_removes_its_files(
     heading, *lines = capsys.readouterr().out.splitlines()
     assert heading.split() == ["measurement", "per", "second", "CPU", "µs", "ratio", "failed"]
     assert lines[1].split()[-1] == "0"
+
+
+def test_bench_runs_no_python_file_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("random", "json", "asyncio", "perseid"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a file of the working directory')")
+    monkeypatch.chdir(tmp_path)
+    subprocess.run([*_benchmark._PROGRAM, "--version"], check=True, stdout=subprocess.DEVNULL)
+    with bare(UDP) as echo:
+        order = load.Order(load.UDP, echo.native, "1/%d", 100, 0.05, sockets=1, window=1)
+        (report,) = run_together(echo.pid, load.__name__, [order]).reports
+    assert report["answered"] > 0
 
 
 @pytest.mark.parametrize(("floor", "ratio"), [(5.0, "2.0"), (0.0, "–")])

@@ -85,7 +85,7 @@ def _run(file: BinaryIO, sheet: str) -> Iterator[bytes]:
     """The lines that the process writes."""
     with tempfile.TemporaryFile() as copy:
         _copy(file, copy)
-        command = [sys.executable, "-m", "perseid.bulk.sheets", sheet]
+        command = [sys.executable, "-P", "-m", "perseid.bulk.sheets", sheet]
         with subprocess.Popen(command, stdin=copy, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:  # noqa: S603
             try:
                 assert process.stdout is not None  # noqa: S101 - as asked

@@ -55,7 +55,7 @@ QUIET: Final = {
 STOP_SECONDS: Final = 30
 """How long a server may take to stop before it is killed."""
 
-_PROGRAM = (sys.executable, "-c", "from perseid.cli import main; main()")
+_PROGRAM = (sys.executable, "-P", "-c", "from perseid.cli import main; main()")
 _MICRO = 1e6
 _FOUND, _MISSING = FORMAT, PREFIX + "/none-%07d"
 

@@ -78,7 +78,7 @@ async def _serve_tcp() -> None:
 @contextmanager
 def bare(kind: str) -> Iterator[Bare]:
     """Run a bare server during the block."""
-    command = [sys.executable, "-m", __spec__.name, kind]
+    command = [sys.executable, "-P", "-m", __spec__.name, kind]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - this module
         assert process.stdout is not None  # noqa: S101 - it is a pipe
         try:

@@ -133,10 +133,12 @@ def run_together(supervisor: int, module: str, orders: Sequence[Order], *others:
 
     `others` are other servers that work for them.
     """
+    # Modules of this package never come from the working directory; those of `bench` are nowhere else.
+    isolated = ["-P"] if module.startswith("perseid.") else []
     with ExitStack() as stack:
         processes = []
         for order in orders:
-            command = [sys.executable, "-m", module, order.to_json()]
+            command = [sys.executable, *isolated, "-m", module, order.to_json()]
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603 - modules of this program
             processes.append(stack.enter_context(process))
             stack.callback(process.kill)
