@@ -216,6 +216,7 @@ def test_the_second_process_reports_a_full_disk(tmp_path: Path) -> None:
     try:
         process.submit(packed, 1, bytes(random_size(packed[0][-1])), [])
         assert len(process.results()[0].bodies) == 1
+        assert os.getpgid(process._process.pid) == process._process.pid, "Ctrl-C in a terminal is not for it"
         with pytest.raises(StorageFull, match="temporary file"):
             _finish(process)
     finally:

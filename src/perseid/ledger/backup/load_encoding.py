@@ -9,7 +9,6 @@ second one does; if the second one ends, nothing is loaded.
 import fcntl
 import gc
 import os
-import signal
 import subprocess
 import sys
 import termios
@@ -174,8 +173,9 @@ class EncoderProcess:
     """A second process that encodes chunks, one at a time, and sorts the rows of the views."""
 
     def __init__(self, folder: Path, run_size: int, at: int) -> None:
+        # In a group of its own: Ctrl-C in a terminal is for this process, which ends the other one.
         self._process = subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, *_ARGUMENTS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, *_ARGUMENTS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
         )
         assert self._process.stdin is not None  # noqa: S101 - both are pipes
         assert self._process.stdout is not None  # noqa: S101
@@ -401,7 +401,6 @@ def _send_rows(sorters: RowSorters, results: IO[bytes]) -> None:
 
 def main() -> None:
     """Run the second process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other process ends this one
     gc.disable()  # there are no cycles
     with suppress(BrokenPipeError), os.fdopen(0, "rb") as requests, os.fdopen(1, "wb") as results:
         serve(requests, results)
