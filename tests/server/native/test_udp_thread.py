@@ -27,13 +27,17 @@ from perseid.ledger.errors import AnswersUnavailable
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader, StateFile
 from perseid.records.record import Value
-from perseid.server.limits.udp import TOO_MUCH_TEXT, TrafficLimit, find_bucket, short_response
+from perseid.server.limits.udp import TOO_MUCH_TEXT, RateLimit, TrafficLimit, find_bucket, short_response
+from perseid.server.native import udp as udp_module
 from perseid.server.native.resolution import PublicResolver, ResolutionSettings, packets
 from perseid.server.native.resolution_thread import ResolutionThread
+from perseid.server.native.udp import UdpLimits, UdpServer
 from perseid.server.observe.metrics import WorkerCounters
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode, Version
+from perseid.wire.message import ENVELOPE_LENGTH, HEADER_LENGTH
 from tests.ledger.answer_ledgers import MemoryLedger, process, report_reads, url
 from tests.server.native.resolution_states import RequestFields
+from tests.server.native.test_native_udp import Service
 
 NOW = 1_794_724_100
 FOUND = RequestFields(b"10.1/x").to_bytes()
@@ -451,6 +455,40 @@ def test_what_is_left_after_an_error_is_taken_without_further_news(threaded: Thr
     thread = ResolutionThread(threaded.udp, (), threaded.reader, WorkerCounters())
     asyncio.run(run())
     assert events[:2] == ["an error", "taken"]
+
+
+def test_datagrams_that_are_left_are_handled_in_the_next_turn(
+    threaded: Threaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an error in one of them, and if more were taken than are handled in a turn."""
+    handled: list[bytes] = []
+
+    class Resolver:
+        settings = ResolutionSettings()
+
+        def __call__(self, datagram: bytes) -> bytes:
+            handled.append(datagram)
+            if len(handled) % 3 == 0:
+                raise ValueError("an error")
+            return bytes(ENVELOPE_LENGTH + HEADER_LENGTH)
+
+    threaded.loop.stop()
+    monkeypatch.setattr(udp_module, "MAX_BATCH", 2)
+    service, limit = Service(), TrafficLimit(threaded.memory, 0, 0)
+    service.public_resolver = Resolver()  # type: ignore[method-assign]
+    thread = ResolutionThread(threaded.udp, (), threaded.reader, WorkerCounters())  # without a view
+    server = UdpServer(service, UdpLimits(limit, limit, RateLimit(0, 0)))  # type: ignore[arg-type]
+    server.add_thread(thread, threaded.udp)
+    sent = [bytes([number]) for number in range(10)]
+    for datagram in sent:
+        threaded.client.send(datagram)
+    thread.compiled.start()
+    deadline = time.monotonic() + DEADLINE
+    while len(handled) < len(sent) and time.monotonic() < deadline:
+        with suppress(ValueError):
+            server._take_from_thread()
+    thread.compiled.stop()
+    assert handled == sent
 
 
 def test_thread_can_be_stopped_and_started(threaded: Threaded) -> None:

@@ -43,8 +43,14 @@ _logger = logging.getLogger(__name__)
 class TakenDatagrams:
     """Datagrams that the thread has read, with the interface of a socket."""
 
-    def __init__(self, datagrams: list[tuple[bytes, ReturnAddress]]) -> None:
-        self._datagrams = deque(datagrams)
+    def __init__(self) -> None:
+        self._datagrams: deque[tuple[bytes, ReturnAddress]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._datagrams)
+
+    def add(self, datagrams: list[tuple[bytes, ReturnAddress]]) -> None:
+        self._datagrams += datagrams
 
     def receive(self, _: int) -> tuple[bytes, ReturnAddress]:
         if not self._datagrams:
@@ -73,6 +79,7 @@ class ResolutionThread:
         self._answers = answers
         self._is_running = False
         self._takes: list[Callable[[], bool]] = []
+        self._datagrams = TakenDatagrams()
         self._can_resolve = True
         self._counts = counts
         counts.compiled = self.compiled
@@ -152,12 +159,11 @@ class ResolutionThread:
         return not self._is_running or monotonic() - self.compiled.last_beat < STUCK_SECONDS
 
     def take_datagrams(self) -> TakenDatagrams | None:
-        """Take some datagrams for the event loop; None if there are none."""
-        taken = self.compiled.take_datagrams()
-        if not taken or self._udp is None:
-            return None
-        find = self._udp.return_address
-        return TakenDatagrams([(datagram, find(sender, info)) for datagram, sender, info in taken])
+        """Take some datagrams for the event loop, unless it has left some of the last; None if there are none."""
+        if not self._datagrams and self._udp is not None:
+            find = self._udp.return_address
+            self._datagrams.add([(each, find(sender, info)) for each, sender, info in self.compiled.take_datagrams()])
+        return self._datagrams or None
 
     def use_view(self) -> None:
         """Have it answer from the generation of the view that is open."""
