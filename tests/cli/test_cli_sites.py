@@ -153,6 +153,34 @@ def test_records_from_before_are_listed_and_can_be_deleted(tmp_path: Path) -> No
     refused(first("delete", wrong[0]), "belongs to server 2", code=3)
 
 
+def test_migration_keeps_to_the_share_of_the_server(tmp_path: Path) -> None:
+    servers = make_servers(tmp_path, count=2)
+    first, _ = servers
+    owners = {name: find_server_index(name.encode(), 2, 2) for name in NAMES}
+    own, others = ([name for name in NAMES if owners[name] == position] for position in (0, 1))
+    old = tmp_path / "old.json"
+
+    def write(names: list[str], url: str = "https://example.org/") -> None:
+        record = {"values": [{"index": 1, "type": "URL", "data": url}]}
+        old.write_text(json.dumps({"homedPrefixes": ["0.NA/12345"], "handleRecords": dict.fromkeys(names, record)}))
+
+    write(others[:1])
+    first.ok(f"migrate {old}")
+    unite(servers)
+    write(NAMES, "https://example.org/new")
+    done = first(f"migrate {old} --json")
+    *rejected, counts = [json.loads(line) for line in done.out.splitlines()]
+    reason = "it belongs to server 2 of this site, http://127.0.0.1:8001"
+    assert [(each["handle"], each["reason"]) for each in rejected] == [(name, reason) for name in others]
+    assert (done.code, counts["created"], counts["rejected"]) == (4, len(own), len(others))
+    assert first.lines("site misplaced") == [f"{others[0]}  http://127.0.0.1:8001"], "it is not changed"
+    compared = first.ok(f"migrate compare {old} --json").json
+    assert (compared["records"], compared["different"], compared["missing"]) == (len(own), 0, 0)
+    write(own, "https://example.org/new")
+    assert first.ok(f"migrate {old} --json").json["deleted"] == 1
+    assert first.lines("site misplaced") == []
+
+
 def test_jobs_from_before_are_not_undone_at_the_wrong_server(tmp_path: Path) -> None:
     servers = make_servers(tmp_path, count=2)
     name = next(each for each in NAMES if find_server_index(each.encode(), 2, 2) == 1)

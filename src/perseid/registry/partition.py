@@ -40,6 +40,11 @@ class Partition:
         """The position of the other server that is responsible for all handles of a prefix, if there is one."""
         return self.find_other(Handle(prefix, "…")) if self.site.hash_option == HashOption.PREFIX else None
 
+    def describe_other(self, handle: Handle) -> str:
+        """The other server that is responsible for a handle, with its address; empty if this one is."""
+        position = self.find_other(handle)
+        return "" if position is None else f"server {position + 1} of this site, {self.address(position)}"
+
     def address(self, position: int) -> str:
         """Where a server is: the URL of its HTTP interface, else host and port of the native protocol."""
         if url := self.url(position):

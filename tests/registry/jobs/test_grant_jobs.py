@@ -1,11 +1,13 @@
 """Grant jobs: existing records name the groups of roles, as far as the caller can give those rights."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from perseid.names.handle import Handle
 from perseid.records.admin import Admin, AdminPermission
+from perseid.records.partition import find_server_index
 from perseid.records.record import Value
 from perseid.registry.access.roles import ROLES
 from perseid.registry.commands.access import Grant
@@ -15,6 +17,7 @@ from perseid.registry.identity import Identity
 from perseid.registry.installation.setup import administrator_values, with_group_administrators
 from perseid.registry.jobs import grant, runner, undo
 from perseid.registry.jobs.grant import GrantAll
+from perseid.registry.partition import Partition
 from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries.access import count_without
 from perseid.registry.registry import Registry
@@ -23,8 +26,10 @@ from perseid.schema.access import AccessRole
 from perseid.schema.jobs import JobState
 from perseid.wire.codes import ResponseCode
 from tests.registry.administration import secret
+from tests.registry.installation.server_files import site
 from tests.registry.jobs.runs import run_pieces
 from tests.registry.registries import NOBODY, OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
+from tests.wire.key_material import SERVER_KEY
 
 ROOT = key_holder(300, "0.NA/12345")
 ANN = key_holder(300, "12345/ann")
@@ -74,6 +79,22 @@ def test_records_of_the_caller_name_the_group_once(registry: Registry) -> None:
     with registry.snapshot() as snapshot:
         (left,) = count_without(snapshot, "12345", (AccessRole.EDITOR,))
     assert left.count == 1
+
+
+def test_records_of_other_servers_of_the_site_stay(registry: Registry) -> None:
+    """Copies that were left when the site was divided are neither changed nor counted."""
+    whole = replace(site(SERVER_KEY), servers=site(SERVER_KEY).servers * 2)
+    position = find_server_index(b"12345/x", whole.hash_option, 2)
+    assert position != find_server_index(b"12345/other", whole.hash_option, 2)
+    registry.rules = replace(registry.rules, partition=Partition(whole, 1 - position))
+    expected = 0
+    for name in ("y", "reserved"):
+        expected += find_server_index(f"12345/{name}".encode(), whole.hash_option, 2) != position
+    assert run(registry) == expected
+    assert editors_of(registry, "12345/x") == []
+    with registry.snapshot() as snapshot:
+        (left,) = count_without(snapshot, "12345", (AccessRole.EDITOR,))
+    assert left.count == 1, "the record of somebody else"
 
 
 def test_job_is_undone(registry: Registry) -> None:

@@ -363,7 +363,10 @@ def compare(
     report: Callable[[Comparison], None] = lambda _: None,
     progress: Progress = lambda _: None,
 ) -> CompareResult:
-    """Compare all records, and report each that differs in any byte. Raises `Refused` and `SourceError`."""
+    """Compare all records, and report each that differs in any byte. Raises `Refused` and `SourceError`.
+
+    Records that belong to other servers of this site are left out.
+    """
     options, result = CopyOptions(prefixes), CompareResult()
     hosted = [name for name in source.prefixes() if options.selects_prefix(name)]
     with registry.snapshot() as snapshot:
@@ -373,12 +376,13 @@ def compare(
         for batch in _split(item for item in source.records() if options.selects(item)):
             keys.add(registry, batch)
             found.add(batch)
-            for difference in _compare_batch(registry, batch):
+            own = _select_own(registry, batch)
+            for difference in _compare_batch(registry, own):
                 is_missing = difference.here is None and not difference.reason
                 result.missing += is_missing
                 result.different += not is_missing
                 report(difference)
-            result.records += len(batch)
+            result.records += len(own)
             progress(result.records)
         for problem in keys.collisions():
             result.different += 1
@@ -389,6 +393,14 @@ def compare(
                 report(Comparison(entry.handle, None, entry.record()))
     result.prefixes += found.find_not_hosted(registry, result.prefixes)
     return result
+
+
+def _select_own(registry: Registry, batch: list[SourceItem]) -> list[SourceItem]:
+    """Leave out what belongs to other servers of this site."""
+    if registry.rules.partition is None:
+        return batch
+    with registry.snapshot() as snapshot:
+        return [item for item in batch if not migration.describe_other_server(snapshot, item.handle)]
 
 
 def _compare_batch(registry: Registry, batch: list[SourceItem]) -> list[Comparison]:

@@ -200,6 +200,15 @@ def encode_values(values: Iterable[Value]) -> list[bytes]:
     return contents
 
 
+def describe_other_server(snapshot: Snapshot, name: str) -> str:
+    """The other server of this site that a handle belongs to; empty if there is none."""
+    partition = snapshot.rules.partition
+    try:
+        return "" if partition is None else partition.describe_other(Handle.parse_lenient(name))
+    except InvalidName:
+        return ""
+
+
 @dataclass(frozen=True, slots=True)
 class MigrationStep:
     """What one commit of a migration did."""
@@ -242,6 +251,8 @@ class Migrate:
     def _decide_record(self, context: Context, record: SourceRecord) -> tuple[Outcome, Draft | None]:
         found = find_record(context.snapshot, record.handle)
         contents = None if record.values is None else encode_values(record.values)
+        if contents is not None and (other := describe_other_server(context.snapshot, record.handle)):
+            raise CannotBeStored(f"it belongs to {other}")
         if found.has(contents, record.state) if contents is not None else not found.exists:
             return Outcome.UNCHANGED, None
         if not found.is_migrated and not self.overwrite:

@@ -44,6 +44,7 @@ from perseid.registry.commands.transfer import (
 from perseid.registry.context import Context, Plan, not_hosted
 from perseid.registry.identity import Identity
 from perseid.registry.policy import case_rules
+from perseid.registry.queries.access import find_stored
 from perseid.registry.queries.paging import PageBudget
 from perseid.registry.registry import Registry, check_text
 from perseid.registry.results import Refused
@@ -149,7 +150,7 @@ def preview_page(
 
     def plan(entry: Entry) -> tuple[()]:
         """Add the planned transfer of a record if the page budget allows."""
-        stored = _find_record(context, entry)
+        stored = find_stored(context.snapshot, entry)
         item = (
             None if stored is None else _plan_record(chunk.context, stored, owner, check_permissions=check_permissions)
         )
@@ -294,7 +295,7 @@ class _TransferWork:
 
         def transfer_record(entry: Entry) -> Iterator[Draft]:
             """Yield the entry that transfers a record, if one is needed."""
-            stored = _find_record(context, entry)
+            stored = find_stored(context.snapshot, entry)
             if stored is not None and access.needs_transfer(stored, owner):
                 values = transfer_values(context, stored, owner)
                 if values is not None:
@@ -378,15 +379,6 @@ class _TransferAccess:
             if at := self.transferred_at(each):
                 return at
         return 0
-
-
-def _find_record(context: Context, entry: Entry) -> StoredRecord | None:
-    """Return the transferable record found under a key; None if there is none."""
-    stored = context.snapshot.stored(Handle.parse_lenient(entry.handle))
-    # Under another key it belongs to an earlier case rule.
-    if stored.key != entry.key or not stored.exists or not context.snapshot.is_responsible(stored.handle):
-        return None
-    return stored
 
 
 # Ranges of keys

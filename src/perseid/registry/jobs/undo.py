@@ -385,10 +385,8 @@ def _find_other_place(snapshot: Snapshot, entry: Entry) -> Conflict | None:
     if stored.key == entry.key and snapshot.is_responsible(stored.handle):
         return None
     partition = snapshot.rules.partition
-    position = None if partition is None else partition.find_other(stored.handle)
-    if partition is not None and position is not None:
-        why = f"it belongs to server {position + 1} of this site, {partition.address(position)}"
-        return Conflict(entry.handle, stored.seq, why)
+    if partition is not None and (other := partition.describe_other(stored.handle)):
+        return Conflict(entry.handle, stored.seq, f"it belongs to {other}")
     why = "the case rule of its namespace has changed, or its prefix is no longer hosted here"
     return Conflict(entry.handle, stored.seq, why)
 

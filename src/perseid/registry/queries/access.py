@@ -165,11 +165,15 @@ def records_of(snapshot: Snapshot, prefix: str) -> Iterator[StoredRecord]:
 
 
 def find_stored(snapshot: Snapshot, entry: Entry) -> StoredRecord | None:
-    """Return the existing record of an entry; None if there is none, or it belongs to an earlier case rule."""
+    """Return the existing record of an entry; None if there is none.
+
+    Nor is there one if it belongs to an earlier case rule, or this server is not responsible for it.
+    """
     if entry.state is State.ABSENT:
         return None
     stored = snapshot.stored(Handle.parse_lenient(entry.handle))
-    return stored if stored.key == entry.key and stored.exists else None
+    is_current = stored.key == entry.key and stored.exists  # under another key it belongs to an earlier case rule
+    return stored if is_current and snapshot.is_responsible(stored.handle) else None
 
 
 def names_group(stored: StoredRecord, role: AccessRole, group: ValueRef) -> bool:
