@@ -83,7 +83,7 @@ def test_a_connection_that_is_not_kept_is_noticed() -> None:
 def test_the_bench_of_the_api_asks_for_everything_and_the_past(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["api", "--records", "30", "--seconds", "0"])
+    monkeypatch.setattr("sys.argv", ["api", "--records", "30", "--clients", "2", "--seconds", "0"])
     monkeypatch.setattr(api, "MIN_CALLS", 2)
     api.main()
     first, *lines = capsys.readouterr().out.splitlines()

@@ -1,8 +1,9 @@
-"""Cost of the HTTP API: `python -m bench.serving.api [--records N,N] [--seconds S] [--only NAME]...`.
+"""Cost of the HTTP API: `python -m bench.serving.api [--records N,N] [--clients N] [--seconds S] [--only NAME]...`.
 
-`perseid serve` serves an installation of N records, without access log and rate limit. One client with a token sends
-requests one after the other over one loopback connection. The result is the CPU time of the server processes per
-response, user and system, and the median and 99th percentile of the response time. A change waits for the disk.
+`perseid serve` serves an installation of N records, without access log and rate limit. Each client, by default one, has
+a token and sends requests one after the other over a loopback connection of its own. The result is the CPU time of the
+server processes per response, user and system, and the median and 99th percentile of the response time. A change waits
+for the disk.
 
 Earlier versions are requested anonymously: at the resolver, in the compatible API, and as TimeMaps. Every record has
 one version; one record has many.
@@ -18,8 +19,9 @@ import sys
 import tempfile
 import time
 from base64 import b64encode
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -159,20 +161,26 @@ class Connection:
         self._connection.close()
 
 
-def measure(pid: int, ask: Connection, case: Case, records: int, seconds: float) -> Measurement:
-    """Send requests for some seconds."""
-    ask(case, 1)  # warm up
-    waits: list[float] = []
-    watch, end = Watch(pid), time.perf_counter() + seconds
-    for call in itertools.count(1):
-        before = time.perf_counter()
-        ask(case, _chance.randrange(1, records))
-        after = time.perf_counter()
-        waits.append(after - before)
-        if after > end and call >= MIN_CALLS:
-            break
-    cpu = sum(watch.spent().values())
-    waits.sort()
+def measure(pid: int, clients: Sequence[Connection], case: Case, records: int, seconds: float) -> Measurement:
+    """Send requests for some seconds, each client one after the other."""
+
+    def ask_repeatedly(ask: Connection) -> list[float]:
+        waits: list[float] = []
+        for call in itertools.count(1):
+            before = time.perf_counter()
+            ask(case, _chance.randrange(1, records))
+            after = time.perf_counter()
+            waits.append(after - before)
+            if after > end and call >= MIN_CALLS:
+                break
+        return waits
+
+    with ThreadPoolExecutor(len(clients)) as pool:
+        for ask in clients:
+            ask(case, 1)  # warm up
+        watch, end = Watch(pid), time.perf_counter() + seconds
+        waits = sorted(itertools.chain.from_iterable(pool.map(ask_repeatedly, clients)))
+        cpu = sum(watch.spent().values())
     fastest, middle, slowest = (1e3 * waits[len(waits) * percent // 100] for percent in (1, 50, 99))
     return Measurement(len(waits), cpu / len(waits) * 1e6, fastest, middle, slowest)
 
@@ -189,6 +197,7 @@ def main() -> None:
     """Parse the options, measure, print."""
     parser = argparse.ArgumentParser(description="Print the cost of API requests and of earlier versions.")
     parser.add_argument("--records", default="10000", help="number of records, comma-separated; default 10000")
+    parser.add_argument("--clients", type=int, default=1, help="clients that send requests at a time; default 1")
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds for each measurement; default 2")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a line to measure; default all")
     options = parser.parse_args()
@@ -201,9 +210,11 @@ def main() -> None:
             basic = b64encode(f"{quote(identity)}:{filled.secret}".encode()).decode()
             credentials = {"Bearer": token_for(filled.directory), "Basic": basic}
             print(f"{records:,} records", flush=True)
-            with serving(filled.directory, **SETTINGS) as server, closing(Connection(server.http, credentials)) as ask:
+            with serving(filled.directory, **SETTINGS) as server, ExitStack() as stack:
+                opened = [closing(Connection(server.http, credentials)) for _ in range(options.clients)]
+                clients = [stack.enter_context(each) for each in opened]
                 for case in [case for case in cases if not options.only or case.name in options.only]:
-                    _print(case, measure(server.pid, ask, case, records, options.seconds))
+                    _print(case, measure(server.pid, clients, case, records, options.seconds))
 
 
 def _print(case: Case, result: Measurement) -> None:

@@ -211,7 +211,9 @@ def creates(lab: Lab) -> Iterator[Probe]:
     credentials = {"Bearer": api.token_for(lab.filled.directory), "Basic": basic}
     for case in api.CASES:
         if case.name in {"PUT, with a token", "PUT, with Basic", "mint"}:
-            yield Probe("creates", f"HTTP, {case.name}", COMMIT, partial(_call, lab, case, credentials))
+            for number in clients[:2]:
+                name = f"HTTP, {case.name}, {_clients(number)}"
+                yield Probe("creates", name, COMMIT, partial(_call, lab, case, credentials, number))
 
 
 def _clients(number: int) -> str:
@@ -228,10 +230,12 @@ def _create(lab: Lab, manner: Manner) -> Sample:
     return Sample(found.cpu, found.rate, found.failed)
 
 
-def _call(lab: Lab, case: api.Case, credentials: dict[str, str]) -> Sample:
-    with closing(api.Connection(lab.server.http, credentials)) as ask:
+def _call(lab: Lab, case: api.Case, credentials: dict[str, str], number: int) -> Sample:
+    with ExitStack() as stack:
+        opened = [closing(api.Connection(lab.server.http, credentials)) for _ in range(number)]
+        clients = [stack.enter_context(each) for each in opened]
         started = time.monotonic()
-        found = api.measure(lab.server.pid, ask, case, lab.plan.handles, lab.plan.seconds)
+        found = api.measure(lab.server.pid, clients, case, lab.plan.handles, lab.plan.seconds)
         return Sample(found.cpu, found.calls / (time.monotonic() - started))
 
 
