@@ -57,7 +57,7 @@ def test_a_standby_without_the_last_entries_is_refused(folder: Path) -> None:
                 assert request(server.http, "GET", f"/api/v1/handles/{PREFIX}%2F{suffix}")[0] == status
             assert b"database-unavailable" in request(server.http, "GET", "/readyz")[1]
             pair.standby.execute("SELECT pg_promote()")
-            wait_until(lambda: "the database has lost the entries" in server.errors, "the loss is recognized")
+            wait_until(lambda: "the database has lost entry " in server.errors, "the loss is recognized")
             assert (resolve(server, "first"), resolve(server, "last"), mint(server, token)) == (200, 200, 503)
             assert "accept the loss on every node: perseid rebuild answers" in server.errors
             perseid("rebuild", "answers", "-d", node)

@@ -77,7 +77,8 @@ class LostEntries(StoreUnavailable):
     @classmethod
     def after(cls, seq: int, size: int) -> "LostEntries":
         """The error for a database with `size` entries that does not have entry `seq` as this node knows it."""
-        lost = f"has lost the entries {size + 1} to {seq}" if size < seq else f"has another entry {seq}"
+        entries = f"the entries {size + 1} to {seq}" if size + 1 < seq else f"entry {seq}"
+        lost = f"has lost {entries}" if size < seq else f"has another entry {seq}"
         return cls(
             f"the database {lost}, which this node has seen, so changes are refused. Let a database server take over "
             "that has them; if there is none, accept the loss on every node: perseid rebuild answers"
