@@ -189,9 +189,13 @@ def test_import_warns_about_sheets_that_are_not_read(here: Site) -> None:
 
 def test_options_without_an_effect_are_refused(here: Site) -> None:
     write("t.csv", ("handle", "URL"), (f"{PREFIX}/a", "https://a.example/"))
-    for option, words in (("-o out.csv", "--mint or --handles-of"), ("--mint-again", "--mint")):
+    for option, words in (
+        ("-o out.csv", "requires --mint or --handles-of\n"),
+        ("--mint-again", "requires --mint\n"),
+        (f"--mint --prefix {PREFIX} --preserve-dates", "cannot be used with --mint"),
+    ):
         done = here(f"import t.csv --yes {option}")
-        assert (done.code, f"requires {words}\n" in done.err) == (2, True), option
+        assert (done.code, words in done.err) == (2, True), option
     assert count_handles(here) == 0
 
 

@@ -196,7 +196,7 @@ def import_file(  # noqa: PLR0913 - options
         {
             "--output": "" if output is None or mint or handles_of else "requires --mint or --handles-of",
             "--mint-again": "requires --mint" if mint_again and not mint else "",
-            "--preserve-dates": "works on a local installation only" if preserve_dates and REMOTE.get() else "",
+            "--preserve-dates": _find_no_dates(mint) if preserve_dates else "",
         }
     )
     query = ImportQuery(
@@ -247,6 +247,13 @@ def import_file(  # noqa: PLR0913 - options
                 error.add_note(f"The handles are minted. To write them: perseid import FILE --handles-of {ended.job}")
                 raise
     _print_result(ended, checked, minted, json=json)
+
+
+def _find_no_dates(mint: bool) -> str:
+    """Return why an import cannot keep dates; empty if it can."""
+    if mint:
+        return "cannot be used with --mint: new identifiers have no earlier dates"
+    return "works on a local installation only" if REMOTE.get() is not None else ""
 
 
 def _refuse_useless(reasons: dict[str, str]) -> None:

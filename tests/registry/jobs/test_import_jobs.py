@@ -237,6 +237,17 @@ def test_second_row_of_a_handle_is_a_problem_whatever_the_first_changes(
     ]
 
 
+def test_reserved_row_to_mint_loses_no_value(registry: Registry) -> None:
+    rows = [
+        row(line, "12345", url, operation=RowOperation.MINT, state="reserved")
+        for line, url in ((2, ""), (3, "https://a.example/"))
+    ]
+    spooled = check(registry, rows)
+    (found,) = problems(spooled)
+    assert (found.line, found.message) == (3, "A reserved handle cannot have values.")
+    assert spooled.record.outcomes == {"minted": 1}
+
+
 def test_operation_after_a_deletion_is_not_a_duplicate(registry: Registry) -> None:
     registry.do(Create(handle("12345/a"), ()), OPERATOR, "cli")
     delete = row(1, "12345/a", "", operation=RowOperation.DELETE)

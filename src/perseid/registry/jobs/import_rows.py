@@ -260,7 +260,5 @@ def build_mint(policy: Policy, rows: Sequence[ImportRow]) -> Mint:
         reason = "A minted handle cannot be a tombstone"
         raise InvalidState(ResponseCode.INVALID_VALUE, reason, AdviceKind.NAME_STATE(), "S8")
     each = tuple([assign_indexes(parse_values(row.values), ttl=policy.default_ttl) for row in rows])
-    reserve = state is State.RESERVED
-    return Mint(
-        rows[0].handle, len(rows), each=() if reserve else each, reserve=reserve, published=state is State.NORMAL
-    )
+    reserve, published = state is State.RESERVED, state is State.NORMAL
+    return Mint(rows[0].handle, len(rows), each=each, reserve=reserve, published=published)
