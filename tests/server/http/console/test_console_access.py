@@ -75,6 +75,13 @@ def test_access_names_the_administrators(user: ConsoleUser) -> None:
     assert "owner" in user.text
 
 
+def test_access_of_the_record_of_a_prefix_is_that_of_the_prefix(user: ConsoleUser) -> None:
+    user.get("/console/access?on=0.na%2F12345")
+    assert (user.page.status, user.alert) == (200, "")
+    assert "Who can do what with 12345 " in user.text
+    assert user.form("/grant").fields["on"] == "12345"
+
+
 def test_prefix_is_chosen_if_the_user_has_only_one(user: ConsoleUser) -> None:
     user.get("/console/access")
     assert "Who can do what with 12345" in user.text

@@ -99,6 +99,8 @@ def test_file_is_checked_and_imported_and_undone(user: ConsoleUser, server: Harn
     )
     user.get(f"/console/jobs/{job}")
     assert f'href="/console/jobs/{undo}/undo">Redo' in user.page.body.decode()
+    user.get(f"/console/jobs/{undo}")
+    assert f"Job {undo} undo: import: rows.csv" in user.text
     user.get("/console/jobs")
     assert "undo import: rows.csv done" in user.text, "what was undone is in the list, too"
     user.get(f"/console/jobs/{undo}/undo")

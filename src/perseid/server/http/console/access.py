@@ -5,7 +5,7 @@ from operator import or_
 from typing import Final
 
 from perseid.client.errors import ClientError, Refused
-from perseid.names.handle import fold
+from perseid.names.handle import Handle, fold
 from perseid.records.admin import AdminPermission
 from perseid.schema.access import Access, AccessEntry, AccessRole, User, UserKey
 from perseid.schema.namespaces import DEFAULT_DAYS, MAX_DAYS, CreatedToken, Namespace, Scope
@@ -145,6 +145,9 @@ async def _access_page(console: ConsoleRequest, problem: ClientError | None = No
     """Show the access to a prefix or record; `identity` is that of the form, if it is not the entered one."""
     namespaces: list[Namespace] = list((await console.api.namespaces(mine=True).page()).namespaces)
     on = console.text("on") or console.text("prefix") or (namespaces[0].prefix if len(namespaces) == 1 else "")
+    handle = Handle.for_lookup(on)
+    if handle is not None and handle.is_prefix_handle:  # the record of a prefix has the access to the prefix
+        on = handle.suffix
     access: Access | None = None
     users: list[User] = []
     cursor = None

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -125,7 +126,12 @@ async def preview_undo(console: ConsoleRequest) -> Response:
     undone = job.parameters.get("job") if job.kind == "undo" else None  # to undo its undo is to redo it
     title = _("Redo job {job}").format(job=undone) if undone else _("Undo job {job}").format(job=job.job)
     return console.render(
-        "job_undo.html", title=title, job=job, about=describe_job(job), plan=plan, is_redo=bool(undone)
+        "job_undo.html",
+        title=title,
+        job=job,
+        about=await _describe_with_undone(console, job),
+        plan=plan,
+        is_redo=bool(undone),
     )
 
 
@@ -139,7 +145,7 @@ async def _job_page(console: ConsoleRequest, name: str, problem: ClientError | N
         advice=advice,
         advice_language=language,
         title=_("Job {job}").format(job=job.job),
-        about=describe_job(job),
+        about=await _describe_with_undone(console, job),
         problem=problem,
         scripts=("job.js",) if job.state in _RUNNING else (),
         job=job,
@@ -162,15 +168,25 @@ def _parameters(job: JobResponse) -> list[tuple[str, str]]:
     ]
 
 
+async def _describe_with_undone(console: ConsoleRequest, job: JobResponse) -> str:
+    """What a job does, with what it undoes."""
+    known = {}
+    if job.kind == "undo":
+        with suppress(ClientError):
+            undone = await console.api.job(str(job.parameters.get("job")))
+            known = {undone.job: undone}
+    return describe_job(job, known)
+
+
 def make_describer(jobs: Sequence[JobResponse]) -> Callable[[JobResponse], str]:
     """Return what describes the subject of each job of a list, where an undo is about another job of the list."""
     known = {job.job: job for job in jobs}
     return lambda job: _describe_subject(job, known)
 
 
-def describe_job(job: JobResponse) -> str:
-    """What a job does, in a line: its kind and its subject."""
-    subject = _describe_subject(job, {})
+def describe_job(job: JobResponse, known: Mapping[str, JobResponse]) -> str:
+    """What a job does, in a line: its kind and its subject, which may be a known job."""
+    subject = _describe_subject(job, known)
     kind = get_words().get(job.kind, job.kind)
     return f"{kind}: {subject}" if subject else kind
 
@@ -182,7 +198,7 @@ def _describe_subject(job: JobResponse, known: Mapping[str, JobResponse]) -> str
     if match := _ANY_URL_OF_HOST.fullmatch(what):
         what = match[1]
     if what in known:
-        what = describe_job(known[what])
+        what = describe_job(known[what], {})
     return f"{what} → {texts['to']}" if what and texts.get("to") else what
 
 
