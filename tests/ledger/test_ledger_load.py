@@ -651,3 +651,10 @@ def test_fast_encoding_of_items_is_equal(handle: str, exact: bool, state: State,
     change_ = Change(1, 1, bytes(32), record_key(handle, exact=exact), handle, exact, state, contents)
     item = HandleItem.of(change_)
     assert encode_item(change_, place) == (None if item is None else item.to_bytes(place))
+
+
+@pytest.mark.parametrize(
+    ("size", "lost"), [(2, "lost the entries 3 to 4,"), (3, "lost entry 4,"), (4, "another entry 4,")]
+)
+def test_lost_entries_are_named(size: int, lost: str) -> None:
+    assert str(LostEntries.after(4, size)).startswith(f"the database has {lost}")

@@ -17,7 +17,7 @@ from sqlalchemy import make_url, text
 
 from perseid.ledger.backup import bulk_load
 from perseid.ledger.backup.bulk_load import BulkLoad
-from perseid.ledger.errors import Contention, LostEntries, OutcomeUnknown, ReadOnlyMode, StoreUnavailable, TooBusy
+from perseid.ledger.errors import Contention, OutcomeUnknown, ReadOnlyMode, StoreUnavailable, TooBusy
 from perseid.ledger.log.entry import Draft
 from perseid.ledger.log.log import Log
 from perseid.ledger.store import store as stores
@@ -171,13 +171,6 @@ def test_unsettled_commit_is_reported_as_unknown(
     while verified(log_of_today(store)) != written:
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-@pytest.mark.parametrize(
-    ("size", "lost"), [(2, "lost the entries 3 to 4,"), (3, "lost entry 4,"), (4, "another entry 4,")]
-)
-def test_lost_entries_are_named(size: int, lost: str) -> None:
-    assert str(LostEntries.after(4, size)).startswith(f"the database has {lost}")
 
 
 def test_unreachable_database_is_reported_soon(store: Store, wire: Wire) -> None:
