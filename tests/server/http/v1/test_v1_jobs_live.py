@@ -21,6 +21,7 @@ from perseid.registry.policy.policy import PROFILES
 from perseid.registry.queries.find import Search, find
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
+from perseid.server.processes.jobs import NICENESS
 from tests.cli.installation import call
 from tests.server.http.contexts import basic
 from tests.server.http.test_http_application import reload
@@ -99,7 +100,9 @@ def test_rewrite_survives_a_restart(filled: Path) -> None:
         name, first = next(events)
         assert (name, first["job"], first["state"]) == ("progress", begun["job"], "running")
         eventually(lambda: bool(children(server, "jobs")), "the process of jobs")
-        (process,) = children(server, "jobs")
+        (process,), (worker,) = children(server, "jobs"), children(server, "worker")
+        normal = os.getpriority(os.PRIO_PROCESS, worker)
+        eventually(lambda: os.getpriority(os.PRIO_PROCESS, process) == min(normal + NICENESS, 19), "a low priority")
         os.kill(process, signal.SIGKILL)
         eventually(lambda: children(server, "jobs") not in ([], [process]), "another process of jobs")
         assert ask(server.http, "GET", where)[1]["state"] == "running"
