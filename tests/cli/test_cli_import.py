@@ -222,6 +222,7 @@ def test_minted_handles_are_written_back_and_never_minted_twice(here: Site) -> N
     assert [(row["TITLE"], row["URL"]) for row in minted] == [("A", "https://a.example/"), ("B", "https://b.example/")]
     assert values_of(here, minted[1]["handle"]) == ["B", "https://b.example/"]
     job = here.lines("jobs list")[0].split()[0]
+    here.ok(f"import t.csv --mint --mint-again --prefix {PREFIX} --dry-run")  # although t.minted.csv exists
     again = here(f"import t.csv --mint --prefix {PREFIX} --yes -o again.csv")
     assert again.code == 4
     assert job in again.err
@@ -342,6 +343,19 @@ def test_dates_are_kept_for_server_administrators_only(here: Site) -> None:
     done = here.ok("import t.csv --preserve-dates --dry-run")
     ignored = "Creation dates are ignored, because the policy of the namespace has authority = false"
     assert done.err == f"Warning: Line 2: {ignored}\n"
+
+
+def test_dates_are_read_as_tables_have_them(here: Site) -> None:
+    here.ok("namespace add 102.100.272 --profile pilin")
+    names = [f"102.100.272/{suffix}" for suffix in ("BCDFGHJKH", "CDFGHJKLH", "DFGHJKLMH")]
+    dates = ("2003-02-01", "2003-02-01 12:30:00", "2003-02-01T12:30:00+01:00")
+    rows = [(name, "https://a.example/", date) for name, date in zip(names, dates, strict=True)]
+    write("t.csv", ("handle", "URL", "created"), *rows, ("102.100.272/FGHJKLMNH", "https://a.example/", "1.2.2003"))
+    done = here("import t.csv --preserve-dates --skip-invalid --yes")
+    (problem,) = [line for line in done.out.splitlines() if line.startswith("line ")]
+    assert problem == "line 5, created: 1.2.2003 is not a date. Write date, time and zone as in 2003-02-01T12:00:00Z."
+    found = ["".join(value for value in values_of(here, name) if value.startswith("2003")) for name in names]
+    assert found == ["2003-02-01T00:00:00Z", "2003-02-01T12:30:00Z", "2003-02-01T11:30:00Z"]
 
 
 def test_handles_without_a_prefix_get_the_one_that_is_named(here: Site) -> None:

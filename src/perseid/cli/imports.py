@@ -214,7 +214,7 @@ def import_file(  # noqa: PLR0913 - options
         on_existing=on_existing,
         skip_invalid=skip_invalid,
     )
-    minted = _choose_output(file, output) if mint or handles_of else None
+    minted = _choose_output(file, output) if (mint and not dry_run) or handles_of else None
     with _open_source(file) as source, open_target(directory, acting_as) as opened:
         target = opened if acting_as and isinstance(opened, LocalTarget) else _sign_in(opened, source, query)
         imports: Imports = LocalImports(target) if isinstance(target, LocalTarget) else target

@@ -45,7 +45,7 @@ from perseid.schema.problems import slug_of_code
 from perseid.schema.records import Data, dump_values
 from perseid.wire.codes import ResponseCode
 
-from .import_rows import InvalidCell, InvalidState, RowPlan, build_mint, decide_row, normalize_handle
+from .import_rows import InvalidCell, InvalidDate, InvalidState, RowPlan, build_mint, decide_row, normalize_handle
 from .runner import Chunk
 from .spool import SpooledImport
 
@@ -426,6 +426,8 @@ class ImportCheck:
         cells = _cells(row)
         if isinstance(refused, InvalidState):
             return "state", row.state
+        if isinstance(refused, InvalidDate):
+            return "created", row.created
         number = refused.number if isinstance(refused, InvalidCell | InvalidTimestamp) else None
         if number is not None and number < len(cells):
             return cells[number]

@@ -14,8 +14,8 @@ from perseid.names.handle import Handle, fold
 from perseid.names.uri import KNOWN_RESOLVERS, is_uri, parse_user_input
 from perseid.records.admin import Admin
 from perseid.records.data_types import check_data_length, data_from_cell
-from perseid.records.encoding import to_base64
-from perseid.records.errors import InvalidData
+from perseid.records.encoding import from_iso, to_base64, to_iso
+from perseid.records.errors import InvalidData, RecordMisuse
 from perseid.records.json_form import value_from_json
 from perseid.records.record import DEFAULT_PERMISSIONS, PRIVATE_PERMISSIONS, Permission, ref_from_text
 from perseid.records.types import HS_ADMIN, has_type
@@ -64,6 +64,10 @@ class InvalidCell(InvalidRequest):
 
 class InvalidState(InvalidRequest):
     """A state that no row can ask for."""
+
+
+class InvalidDate(InvalidRequest):
+    """A date of creation that no row can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +226,7 @@ def _add_origin(
     """Add what columns of their own say about a record: when it was created, and who owns it."""
     types = {fold(value.type) for value in values}
     if row.created and policy.authority and fold(policy.creation_date_type) not in types:
-        values = (*values, PartialValue(policy.creation_date_type, row.created.encode()))
+        values = (*values, PartialValue(policy.creation_date_type, _parse_created(row.created).encode()))
     elif row.created and not policy.authority:
         context.warn("Creation dates are ignored, because the policy of the namespace has authority = false")
     if row.owner and not any(has_type(value.type, HS_ADMIN) for value in values):
@@ -232,6 +236,17 @@ def _add_origin(
             raise InvalidRequest(ResponseCode.INVALID_VALUE, str(problem), AdviceKind.NAME_KEY_OR_GROUP()) from problem
         values = (*values, PartialValue(HS_ADMIN, owner.to_bytes()))
     return values
+
+
+def _parse_created(text: str) -> str:
+    """Return a date of creation with time and zone: tables have dates, and times without a zone, which are UTC."""
+    try:
+        return to_iso(from_iso(text))
+    except (InvalidData, RecordMisuse):
+        reason = f"{display_name(text)} is not a date"
+        raise InvalidDate(
+            ResponseCode.INVALID_VALUE, reason, AdviceKind.WRITE_DATE(example="2003-02-01T12:00:00Z")
+        ) from None
 
 
 def _require_reason(policy: Policy, handle: Handle, values: Sequence[PartialValue]) -> None:
