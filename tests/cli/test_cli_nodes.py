@@ -98,6 +98,20 @@ def test_each_of_several_hosts_is_reported_once(tmp_path: Path) -> None:
     assert f"names: {first}; {second}; check that it runs" in done.err, done
 
 
+def test_check_connects_to_every_database_server(tmp_path: Path, postgres: Cluster) -> None:
+    url = make_url(postgres.database())
+    several = f"postgresql://{url.username}@/{url.database}?host={postgres.folder},{{}}"
+    here = site(tmp_path, "--prefix", "12345", "--database", str(url))
+    for other, words in [
+        (tmp_path, f"cannot connect to {tmp_path}: "),
+        (postgres.folder, f"{postgres.folder} and {postgres.folder} accept changes; there must be one primary"),
+    ]:
+        environ = {"PERSEID_LEDGER_DATABASE": several.format(other)}
+        done = call("check", "--quick", "-d", str(here.directory), environ=environ)
+        assert (done.code, words in " ".join(done.out.split())) == (1, True), done
+    assert "  database  " not in here("check --quick").out
+
+
 def test_a_missing_password_is_reported_with_the_reason(tmp_path: Path, postgres: Cluster) -> None:
     hba = postgres.folder / "data" / "pg_hba.conf"
     hba.write_text(f"local all guarded scram-sha-256\n{hba.read_text()}")

@@ -45,6 +45,7 @@ def test_a_standby_without_the_last_entries_is_refused(folder: Path) -> None:
     pair = Pair(folder, synchronous=False)
     try:
         (node,) = make_nodes(folder, pair, 1)
+        assert "all 2 servers in ledger.database can be used" in perseid("check", "--quick", "-d", node)
         token = token_for(node)
         pair.disconnect_standby()
         perseid("create", f"{PREFIX}/last", "--url", "https://example.org/last", "-d", node)

@@ -382,6 +382,7 @@ def findings(directory: Path, *, quick: bool) -> Iterator[Finding]:
             yield from _mode_findings(installation)
             yield from _key_findings(installation)
             if installation.log.store.is_remote:
+                yield from _host_findings(installation)
                 yield from node_findings(read_reports(installation.log.store))
             ledger = list(_ledger_findings(installation, quick=quick))
             yield from ledger
@@ -504,6 +505,21 @@ def node_findings(reports: Sequence[NodeReport]) -> Iterator[Finding]:
     lag = max(node.behind for node in running)
     text = pluralize(lag, "entry", "entries")
     yield Finding("nodes", Level.OK, f"{pluralize(len(running), 'node')} running, at most {text} behind the ledger")
+
+
+def _host_findings(installation: Installation) -> Iterator[Finding]:
+    """Yield whether each of several database servers can be used, before one of them must take over."""
+    hosts = list(installation.log.store.check_hosts())
+    advice = "nodes could not use it after a fail-over: start it, allow access, or correct the password file"
+    for host, _, problem in hosts:
+        if problem:
+            yield Finding("database", Level.ERROR, f"cannot connect to {host}: {problem}", advice)
+    primaries = [host for host, is_primary, _ in hosts if is_primary]
+    if len(primaries) > 1:
+        message = f"{' and '.join(primaries)} accept changes; there must be one primary"
+        yield Finding("database", Level.ERROR, message, "stop the old primary, and make it a standby of the other one")
+    elif hosts and not any(problem for *_, problem in hosts):
+        yield Finding("database", Level.OK, f"all {len(hosts)} servers in ledger.database can be used")
 
 
 def _key_findings(installation: Installation) -> Iterator[Finding]:

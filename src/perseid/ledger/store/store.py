@@ -174,6 +174,24 @@ class Store:
         self.engine.dispose()
         self._writing.dispose()
 
+    def check_hosts(self) -> Iterator[tuple[str, bool, str]]:
+        """Connect to each of several database servers; yield its address, whether it is a primary, and why that fails.
+
+        Usually only the one that accepts changes is connected to, so that others are not known to work.
+        """
+        names = [name for name in ("host", "hostaddr", "port") if "," in str(self.parameters.get(name, ""))]
+        if not {"host", "hostaddr"} & set(names):
+            return
+        for each in zip(*(str(self.parameters[name]).split(",") for name in names), strict=False):
+            one = dict(zip(names, each, strict=True))
+            is_primary, problem = False, ""
+            try:
+                with _connect({**self.parameters, **one, "target_session_attrs": "any"}) as connection:
+                    (is_primary,) = connection.execute("SELECT NOT pg_is_in_recovery()").fetchone()
+            except self._driver_error as error:
+                problem = _summarize(str(error))
+            yield ":".join(dict.fromkeys(filter(None, one.values()))), is_primary, problem
+
     def connect(self) -> Connection:
         """Open a connection for long use, which takes none from other users of the store."""
         return self._writing.connect()
