@@ -225,6 +225,27 @@ def test_attributes_of_each_server_keep_their_meaning(tmp_path: Path) -> None:
     assert addresses == ["http://s0.example.org:8000", "https://two.example", "http://s2.example.org:8002"]
 
 
+def test_url_of_a_server_is_checked_and_can_be_changed(tmp_path: Path) -> None:
+    """A text that is not a URL would be a relative redirect, which never ends."""
+    first, second = make_servers(tmp_path, count=2)
+    path = second.directory / "siteinfo.json"
+    document, original = json.loads(path.read_text()), path.read_text()
+    for name in ("url", "url.0"):
+        path.write_text(json.dumps({**document, "attributes": [{"name": name, "value": "two.example.org"}]}))
+        refused(first("site add", str(path)), "Invalid URL 'two.example.org' in", "siteinfo.json", code=1)
+    path.write_text(original)
+    first.ok("site add", str(path), "--url", "https://two.example.org")
+    refused(first("site add", str(path)), "is already in the site", "to change its URL, use --url", code=1)
+    serial = information(first).serial
+    first.ok("site add", str(path), "--url", "https://2.example.org/hdl/")
+    made = information(first)
+    assert (len(made.servers), made.serial) == (2, serial + 1)
+    assert [each.value for each in made.attributes if each.name == "url.1"] == [b"https://2.example.org/hdl"]
+    for value in (b"2.example.org", b"/", b"javascript:x", b"ftp://2.example.org", b"\xff"):
+        unusual = Partition(replace(made, attributes=(Attribute("url.1", value),)), 0)
+        assert unusual.url(1) == unusual.address(1) == "http://127.0.0.1:8001"
+
+
 def test_public_url_of_the_settings_is_that_of_the_first_server(tmp_path: Path) -> None:
     servers = make_servers(tmp_path, count=2)
     settings_file = servers[0].directory / "perseid.toml"

@@ -47,7 +47,8 @@ def add(
     """Add the server of another installation to the site of this one.
 
     Then take the new description over at every other server: perseid site join. The responsible server of most handles
-    changes, so records that exist must be moved; see perseid site misplaced.
+    changes, so records that exist must be moved; see perseid site misplaced. For a server that is in the site already,
+    `--url` changes its URL.
 
     For example:
         perseid site add second/siteinfo.json

@@ -5,12 +5,15 @@ its own. Prefix handles and policies are not divided: each server needs them for
 Over the native protocol only one server answers for each prefix handle, as deployed (`server.native.operations`).
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from perseid.names.handle import Handle
 from perseid.records.partition import HashOption, find_server_index
 from perseid.records.site import Site, Transport
+
+from .installation.sections import check_public_url
 
 URL_ATTRIBUTE: Final = "url"
 """The attribute of a site with the public URL of the HTTP interface: `url.0` of the first server, and so on."""
@@ -53,9 +56,13 @@ class Partition:
         return f"{self._host(position)}:{ports[0]}" if ports else self._host(position)
 
     def url(self, position: int) -> str:
-        """The URL of a server's HTTP interface, without a slash at its end; empty if it has none."""
-        if url := self.site.attribute(f"{URL_ATTRIBUTE}.{position}"):
-            return url.rstrip("/")
+        """The URL of a server's HTTP interface, without a slash at its end; empty if it has none.
+
+        Anything else in its attribute is ignored: redirects there would be relative, and never end.
+        """
+        with suppress(ValueError):
+            if url := check_public_url(self.site.attribute(f"{URL_ATTRIBUTE}.{position}") or ""):
+                return url
         for interface in self.site.servers[position].interfaces:
             if interface.transport in (Transport.HTTP, Transport.HTTPS):
                 scheme = interface.transport.name.lower()

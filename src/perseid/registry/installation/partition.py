@@ -68,12 +68,9 @@ def add_server(
     """Add the server of another installation's site information; return the new site and its files.
 
     `option` is the part of a handle that is hashed, and only the first call can set it. `url` is the public URL of the
-    new server's HTTP interface.
+    new server's HTTP interface; that of a server that is in the site already is changed.
     """
-    try:
-        url = check_public_url(url)
-    except ValueError:
-        raise SiteError(f"Invalid URL {quote_text(url)}: use one such as https://two.example.org") from None
+    url = _check_url(url)
     added = _read_description(path)
     if len(added.servers) != 1:
         raise SiteError(f"{path} describes {len(added.servers)} servers; use the site information of the new server")
@@ -81,18 +78,24 @@ def add_server(
         load_server_identity(directory, config)  # refuses files that do not match
         forms = read_site_files(directory)
         form = choose_site_file(forms, read_keys(directory, config), config.site.position - 1)
-        site = _check_addition(form.site, added, path, option)
-        if len(site.servers) == 1:
-            site = _by_position(site, config.http.public_url)
-        number = len(site.servers)
-        server_id = max(server.server_id for server in site.servers) + 1
-        attributes = _own_attributes(added, number, server_id, url)
-        new = replace(
-            site,
-            servers=(*site.servers, replace(added.servers[0], server_id=server_id)),
-            attributes=(*site.attributes, *attributes),
-            serial=next_serial(site.serial),
-        )
+        known = [
+            number for number, each in enumerate(form.site.servers) if each.public_key == added.servers[0].public_key
+        ]
+        if known and url and option is None and len(form.site.servers) > 1:
+            new = _set_url(form.site, known[0], url)
+        else:
+            site = _check_addition(form.site, added, path, option)
+            if len(site.servers) == 1:
+                site = _by_position(site, config.http.public_url, form.path)
+            number = len(site.servers)
+            server_id = max(server.server_id for server in site.servers) + 1
+            attributes = _own_attributes(added, number, server_id, url, path)
+            new = replace(
+                site,
+                servers=(*site.servers, replace(added.servers[0], server_id=server_id)),
+                attributes=(*site.attributes, *attributes),
+            )
+        new = replace(new, serial=next_serial(new.serial))
         paths = write_site(form.path.parent, new)
     return new, paths
 
@@ -146,7 +149,8 @@ def _check_addition(site: Site, added: Site, path: Path, option: HashOption | No
     """Refuse a server that the site cannot have; return the site with the hash option."""
     new = added.servers[0]
     if any(server.public_key == new.public_key for server in site.servers):
-        raise SiteError(f"The server of {path} is already in the site: they have the same key")
+        advice = "; to change its URL, use --url alone" if len(site.servers) > 1 else ""
+        raise SiteError(f"The server of {path} is already in the site: they have the same key{advice}")
     if any(_listens_like(server, new) for server in site.servers):
         raise SiteError(
             f"The server of {path} has the address and a port of another one, {new.ip}; correct address and interfaces "
@@ -173,18 +177,35 @@ def _listens_like(server: Server, other: Server) -> bool:
     )
 
 
-def _by_position(site: Site, url: str) -> Site:
+def _check_url(text: str, path: Path | None = None) -> str:
+    """Return the URL of a server, which may be empty. Raises `SiteError`."""
+    try:
+        return check_public_url(text)
+    except ValueError:
+        source = "" if path is None else f" in {path}"
+        raise SiteError(f"Invalid URL {quote_text(text)}{source}: use one such as https://two.example.org") from None
+
+
+def _set_url(site: Site, position: int, url: str) -> Site:
+    name = f"{URL_ATTRIBUTE}.{position}"
+    others = [each for each in site.attributes if each.name != name]
+    return replace(site, attributes=(*others, Attribute(name, url.encode())))
+
+
+def _by_position(site: Site, url: str, path: Path) -> Site:
     """A site of one server, with the attributes about it as those of the first server of several."""
     kept = [each for each in site.attributes if each.name not in (*_BY_POSITION, _ALTERNATIVE_ADDRESS)]
     kept = [each for each in kept if not each.name.startswith(tuple(f"{name}.0" for name in _BY_POSITION))]
-    own = _own_attributes(site, 0, site.servers[0].server_id, url)
+    own = _own_attributes(site, 0, site.servers[0].server_id, url, path)
     return replace(site, attributes=(*kept, *own))
 
 
-def _own_attributes(site: Site, position: int, server_id: int, url: str) -> Iterator[Attribute]:
-    """The attributes about the only server of a site, as those of one of several."""
+def _own_attributes(site: Site, position: int, server_id: int, url: str, path: Path) -> Iterator[Attribute]:
+    """The attributes about the only server of a site, as those of one of several. Raises `SiteError`."""
     for name in _BY_POSITION:
-        value = url if name == URL_ATTRIBUTE and url else site.attribute(f"{name}.0") or site.attribute(name)
+        value = site.attribute(f"{name}.0") or site.attribute(name)
+        if name == URL_ATTRIBUTE:
+            value = url or _check_url(value or "", path)
         if value:
             yield Attribute(f"{name}.{position}", value.encode())
     old = f"{_ALTERNATIVE_ADDRESS}.{site.servers[0].server_id}"
