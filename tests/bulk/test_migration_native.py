@@ -296,6 +296,7 @@ def test_only_what_its_own_source_has_deleted_is_deleted_here(target: Site, tmp_
     (tmp_path / "server").mkdir()
     done = target.ok(f"migrate {write('server/two.json', record('e'))} --json").json
     assert (done["source"], done["created"], done["deleted"]) == ("two.json", 1, 0), "it is a different file"
+    assert done["kept"] == {str(one): 2, str(two): 2}, "the path of a file is its identity"
     # A record that cannot be read any more may be any of those that are missing.
     write("two.json", record("d", '"x"'))
     done = json.loads(target(f"migrate {two} --json").out.splitlines()[-1])
@@ -305,6 +306,13 @@ def test_only_what_its_own_source_has_deleted_is_deleted_here(target: Site, tmp_
     write("two.json")
     refused(target(f"migrate {two}"), "has none of the records that were migrated", "--delete-many", code=1)
     assert [*entries(target.directory, "20.500.777")] == [f"20.500.777/{name}" for name in "abde"]
+    # A file with another name can replace one, which has to be said.
+    three = write("three.json", record("a"))
+    done = target(f"migrate {three} --dry-run")
+    assert "Kept 3 records from another source that three.json lacks" in done.err
+    assert f"add: --continue {one} --continue {two}" in done.err
+    assert target.ok(f"migrate {three} --continue {os.path.relpath(one)} --json").json["deleted"] == 1
+    assert [*entries(target.directory, "20.500.777")] == [f"20.500.777/{name}" for name in "ade"]
     names = ["x" * MAX_SOURCE_LENGTH + end for end in ("", "a", "b")] + ["\udcff", "\udcfe", "\x1b"]
     assert len({make_note(source) for source in names}) == 6, "what is not shown counts, too"
     assert all(make_note(source).isprintable() for source in names)

@@ -25,6 +25,9 @@ from ._output import pluralize, print_fields, print_json, print_message, print_t
 MAX_SHOWN: Final = 20
 """Records shown that were not migrated; `--report` has all."""
 
+MAX_SOURCES_NAMED: Final = 3
+"""Other sources that are named."""
+
 _REPORT_MODE: Final = 0o600  # a report shows private values
 
 
@@ -75,7 +78,7 @@ def print_summary(label: str, result: CopyResult, json: bool) -> None:
         counts.rejected,
     )
     new, not_hosted = [[_utf8(each) for each in names] for names in (result.prefixes, result.not_hosted)]
-    summary = MigrationSummary(label, *numbers, new, result.job or None, not_hosted)
+    summary = MigrationSummary(label, *numbers, new, result.job or None, not_hosted, dict(result.kept))
     if json:
         print_json(summary)
         return
@@ -89,6 +92,11 @@ def print_summary(label: str, result: CopyResult, json: bool) -> None:
     if not_hosted:
         print_message("The records of prefixes that are not hosted here do not resolve")
         print_message(f"To host one: perseid namespace add {quote(printable(not_hosted[0]))} --profile free")
+    if result.kept:
+        count, known = result.kept.total(), [source for source in result.kept if source]
+        print_message(f"Kept {pluralize(count, 'record')} from another source that {printable(label)} lacks")
+        options = " ".join(f"--continue {quote(printable(each))}" for each in known[:MAX_SOURCES_NAMED])
+        print_message(f"If this source replaces it, and they were deleted, add: {options}")
 
 
 def show_difference(found: Comparison, *, file: IO[str] | None, json: bool) -> None:

@@ -1,5 +1,6 @@
 """`perseid migrate`: move from a Handle server to an installation."""
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -144,6 +145,14 @@ def copy(  # noqa: PLR0913 - options
     delete_many: Annotated[
         bool, typer.Option("--delete-many", help="Confirm that many records were deleted at the source.")
     ] = False,
+    continues: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--continue",
+            metavar="SOURCE",
+            help="An earlier source that this one replaces: its records are deleted if they are missing; repeatable.",
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would be copied, but change nothing.")] = False,
     report: ReportOption = None,
     note: Note = "",
@@ -163,7 +172,8 @@ def copy(  # noqa: PLR0913 - options
     """
     if profile not in ("free", "exact"):
         raise typer.BadParameter("use free or exact", param_hint="--profile")
-    options = CopyOptions(tuple(prefix or ()), PROFILES[profile], overwrite, delete_many, dry_run, note)
+    earlier = tuple([each if "://" in each else os.path.abspath(each) for each in continues or ()])  # noqa: PTH100
+    options = CopyOptions(tuple(prefix or ()), PROFILES[profile], overwrite, delete_many, earlier, dry_run, note)
     found = _read_options(prefix, source_identity, secret_file, key_file, server_key, password_file)
     with (
         open_installation(directory) as session,

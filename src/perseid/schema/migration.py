@@ -23,6 +23,10 @@ class MigrationSummary(ResponseBody, frozen=True, omit_defaults=False):
         list[str],
         Doc("Prefixes of copied records that are not hosted here, if the source does not list its prefixes."),
     ]
+    kept: Annotated[
+        dict[str, int],
+        Doc("Number of records that the source lacks and that stay, because they came from another source; by source."),
+    ]
 
 
 class MigrationIssue(ResponseBody, frozen=True, omit_defaults=False):

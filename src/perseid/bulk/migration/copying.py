@@ -4,6 +4,7 @@ Both read the source once. The keys of its records go through an external sort, 
 have, and handles that the source tells apart and the installation does not.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -48,6 +49,9 @@ SORT_MEMORY: Final = 16 << 20
 MAX_PREFIXES_CHECKED: Final = 1_000
 """Prefixes of records of which somebody is told whether they are hosted here; they are in memory."""
 
+MAX_SOURCES: Final = 100
+"""Other sources whose records are counted each for itself."""
+
 _DIGEST_BYTES: Final = 8
 
 
@@ -63,6 +67,8 @@ class CopyOptions:
     """Whether records that were changed here are overwritten."""
     delete_many: bool = False
     """Whether any number of records can be deleted."""
+    continues: tuple[str, ...] = ()
+    """Earlier sources that the source continues: records from them are deleted too if it lacks them."""
     dry_run: bool = False
     note: str = ""
     _folded: frozenset[str] = field(init=False, repr=False, compare=False)
@@ -89,6 +95,8 @@ class CopyResult:
     """The prefixes that are new here."""
     not_hosted: list[str] = field(default_factory=list)
     """Prefixes of copied records that are not hosted here, if the source does not list its prefixes."""
+    kept: Counter[str] = field(default_factory=Counter)
+    """Records that a complete source lacks and that were migrated from others, by source: they are not deleted."""
     job: str = ""
     """Empty if nothing was changed."""
 
@@ -319,14 +327,19 @@ class Copy:
         self._report(problem)
 
     def _delete_missing(self, keys: SourceKeys, prefixes: tuple[str, ...]) -> None:
-        """Delete the records that were migrated from the source, and that it no longer has."""
+        """Delete the records that were migrated from the source, and that it no longer has; count those of others."""
         counts, label, origin = self.result.counts, self._source.label, self._source.origin
         found = counts.unchanged + counts.created + counts.updated + counts.conflicts
         limit = max(MIN_DELETED, found // MAX_DELETED_SHARE) if found else 0
+        origins = (origin, *self._options.continues)
 
         def find() -> Iterator[SourceRecord]:
-            entries = keys.without(LocalRecords(self._registry, prefixes))
-            return (SourceRecord(entry.handle, None) for entry in entries if migration.is_migrated(entry, origin))
+            kept = self.result.kept = Counter()
+            for entry in keys.without(LocalRecords(self._registry, prefixes)):
+                if any(migration.is_migrated(entry, each) for each in origins):
+                    yield SourceRecord(entry.handle, None)
+                elif (other := migration.get_source(entry)) is not None:
+                    kept[other if other in kept or len(kept) < MAX_SOURCES else ""] += 1
 
         if not self._options.delete_many and next(islice(find(), limit, None), None) is not None:
             reason = f"{label} lacks more than {limit:,} records that were migrated from it"

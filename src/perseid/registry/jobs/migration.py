@@ -147,6 +147,11 @@ def is_migrated(entry: Entry, source: str | None = None) -> bool:
     return entry.why.startswith(_NOTE_START) if source is None else entry.why == make_note(source)
 
 
+def get_source(entry: Entry) -> str | None:
+    """The source that a migrated entry is from, as its note names it; None if no migration wrote it."""
+    return entry.why.removeprefix(_NOTE_START) if entry.why is not None and is_migrated(entry) else None
+
+
 def make_note(source: str) -> str:
     """The note of the entries of a migration."""
     return _NOTE_START + _shorten(source)
