@@ -92,11 +92,11 @@ class LocalImports:
         options = msgspec.convert(spooled.record.reading, ReadOptions)
         write_report(read_problems(spooled.problems), self._files[import_id], spooled.record.name, options, to)
 
-    def apply_import(self, import_id: str, *, note: str = "") -> JobResponse:
+    def apply_import(self, import_id: str, *, note: str = "", check: int | None = None) -> JobResponse:
         """Start the import of the valid rows."""
         spooled = self._get(import_id)
         return self.target.start(
-            import_job.start(self.session.registry, spooled, self.session.identity, INTERFACE, note)
+            import_job.start(self.session.registry, spooled, self.session.identity, INTERFACE, note, check)
         )
 
     def write_minted(self, job: str, file: BinaryIO, query: ImportQuery, to: BinaryIO) -> int:

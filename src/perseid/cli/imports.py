@@ -235,7 +235,7 @@ def import_file(  # noqa: PLR0913 - options
                 return
             if not yes:
                 confirm(_describe_changes(checked))
-            job = imports.apply_import(checked.id, note=note)
+            job = imports.apply_import(checked.id, note=note, check=checked.check)
         except BaseException:
             imports.discard_import(checked.id)
             raise

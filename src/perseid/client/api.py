@@ -385,7 +385,7 @@ class Client(Operations):
         with api_imports.open_source(source, query) as (file, options):
             checked = self.check_import(file, options)
         api_imports.require_valid(checked)
-        started = self.apply_import(checked.id, note=note, sha256=checked.sha256)
+        started = self.apply_import(checked.id, note=note, sha256=checked.sha256, check=checked.check)
         return self.wait(started.job, progress)
 
     def write_import_report(self, import_id: str, to: BinaryIO) -> None:

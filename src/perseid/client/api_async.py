@@ -225,7 +225,7 @@ class AsyncClient(AsyncOperations):
         with api_imports.open_source(source, query) as (file, options):
             checked = await self.check_import(file, options)
         api_imports.require_valid(checked)
-        started = await self.apply_import(checked.id, note=note, sha256=checked.sha256)
+        started = await self.apply_import(checked.id, note=note, sha256=checked.sha256, check=checked.check)
         return await self.wait(started.job, progress)
 
     async def write_import_report(self, import_id: str, to: BinaryIO) -> None:

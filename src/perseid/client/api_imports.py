@@ -94,9 +94,9 @@ class ImportOperations:
         return make_input(query=FileQuery(offset=offset), id=import_id)
 
     @operation("POST", f"{IMPORT_PATH}/apply", JobResponse, Repeat.WITH_KEY)
-    def apply_import(self, import_id: str, *, note: str = "", sha256: str = "") -> Input:
-        """Import the valid rows of a file that was checked, as a job."""
-        return make_input(body=NewImportJob(note, sha256), id=import_id)
+    def apply_import(self, import_id: str, *, note: str = "", sha256: str = "", check: int | None = None) -> Input:
+        """Import the valid rows of a file that was checked, as a job; with `check` only after that check."""
+        return make_input(body=NewImportJob(note, sha256, check), id=import_id)
 
 
 def check(client: "Client", file: BinaryIO, query: ImportQuery, progress: Progress | None) -> ImportResponse:

@@ -210,6 +210,7 @@ class AdviceKind(Enum):
     CHOOSE_ON_EXISTING = "Remove the row, or choose that existing records are skipped or updated"
     IMPORT_AGAIN = "Import the file again"
     IMPORT_WITH_ON_EXISTING = "Import the file again, and choose that existing records are skipped or updated"
+    SHOW_IMPORT = "Look at the result of the last check, then import the file"
     WAIT_FOR_IMPORT = "Wait until it has finished"
     MINT_AGAIN = "Undo job {job} first, or confirm that each row shall get another handle"
     CONFIRM_MINT = "Confirm that each row shall get another handle"

@@ -209,6 +209,7 @@ class ImportResponse(ResponseBody, frozen=True, omit_defaults=False):
         dict[str, Any],
         Doc("The parameters of the last check that differ from their defaults.", examples=[{"prefix": "12345"}]),
     ] = msgspec.field(default_factory=dict)
+    check: Annotated[int, Doc("The number of the last check, from 0. `applyImport` takes it.")] = 0
 
 
 class PendingImports(ResponseBody, frozen=True, omit_defaults=False):
@@ -269,3 +270,7 @@ class NewImportJob(RequestBody, frozen=True):
     sha256: Annotated[
         str, Doc("The SHA-256 that the file must have, to be sure that it is the one you mean.", max_length=64)
     ] = ""
+    check: Annotated[
+        int | None,
+        Doc("The number of the check whose result you have seen. It is refused if there was another one since."),
+    ] = None

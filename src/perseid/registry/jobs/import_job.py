@@ -63,8 +63,18 @@ class AlreadyMinted(StateConflict):
     """The handles of a file were minted before."""
 
 
-def start(registry: Registry, spooled: SpooledImport, identity: Identity, interface: str, note: str = "") -> Job:
-    """Start the import of the valid rows, once; `JobRun` executes it. Raises `Refused`."""
+def start(
+    registry: Registry,
+    spooled: SpooledImport,
+    identity: Identity,
+    interface: str,
+    note: str = "",
+    check: int | None = None,
+) -> Job:
+    """Start the import of the valid rows, once; `JobRun` executes it. Raises `Refused`.
+
+    `check` is the number of the check whose result the caller has seen; None if that does not matter.
+    """
     with spooled.claim(), Spool(spooled.path.parent).lock():  # so that of two equal files one is minted
         record = spooled.record
         if record.state is ImportState.STARTED:  # the response may have been lost
@@ -72,6 +82,8 @@ def start(registry: Registry, spooled: SpooledImport, identity: Identity, interf
         if record.state is not ImportState.READY:
             state = f"in the state {record.state.value}"
             raise StateConflict(f"Import {record.id} cannot be started: it is {state}", AdviceKind.IMPORT_AGAIN())
+        if check not in (None, record.checks):
+            raise StateConflict(f"The file of import {record.id} was checked again", AdviceKind.SHOW_IMPORT())
         if record.mint and not record.mint_again:
             check_not_minted(registry, identity, record.sha256, record.prefix)
         options = msgspec.to_builtins(record.options)

@@ -127,6 +127,7 @@ class ImportRecord(msgspec.Struct, frozen=True, omit_defaults=True):
             self.advice_parameters,
             self.problem_type or None,
             self.query,
+            self.checks,
         )
 
 

@@ -227,13 +227,24 @@ def test_options_are_changed_without_another_upload(user: ConsoleUser) -> None:
     assert user.has_form("/imports")
 
 
+def test_check_with_other_options_keeps_those_that_are_not_changed(user: ConsoleUser) -> None:
+    upload(user, FILE.replace("12345/", ""), name="rows.txt", format="csv", profile="", raw="yes")
+    user.submit("/check", prefix="12345")
+    assert "What will happen 2 created" in settled(user)
+    shown = user.form("/check").fields
+    assert (shown["format"], shown["profile"], shown["raw"], shown["prefix"]) == ("csv", "", "yes", "12345")
+    user.get(f"/console/imports?like={user.path.rpartition('/')[2]}")
+    kept = user.form("/imports").fields
+    assert (kept["format"], kept["raw"], kept["prefix"]) == ("csv", "yes", "12345")
+
+
 def test_other_options_than_shown_are_not_applied(user: ConsoleUser, server: Harness) -> None:
     upload(user, "handle,URL\n12345/old-1,https://new.example/1\n", on_existing="skip")
     shown = user.form("/apply")
     user.submit("/check", on_existing="update")
     assert "1 updated" in settled(user)
     user.post(shown.action, shown.fields)
-    assert "The file has been checked with other options since you opened the page. Look at the result" in user.alert
+    assert "was checked again. Look at the result of the last check, then import the file." in user.alert
     assert url_of(server, "12345/old-1") == "https://old.example/1"
     assert "1 updated" in user.text
     user.submit("/apply")

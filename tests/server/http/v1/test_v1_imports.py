@@ -382,6 +382,16 @@ def test_file_is_checked_again_with_other_options(importing: Harness) -> None:
     assert url_of(importing, "12345/i1") == "https://a.example/"
 
 
+def test_result_of_another_check_is_not_applied(importing: Harness) -> None:
+    made = got(upload(importing, TABLE), 202)
+    path = f"/imports/{made['id']}/apply"
+    again = got(recheck(importing, made["id"], "on_existing=update"), 202)
+    assert (made["check"], again["check"]) == (0, 1)
+    refused = send(importing, "POST", path, {"check": 0}, headers=basic())
+    assert "was checked again" in problem(refused, "state-conflict")["detail"]
+    got(send(importing, "POST", path, {"check": 1}, headers=basic()), 202)
+
+
 def test_only_a_pending_file_of_the_user_is_checked_again(importing: Harness) -> None:
     made = got(upload(importing, TABLE), 202)
     assert importing.ask("POST", f"/api/v1/imports/{made['id']}/check", b"").status == 401

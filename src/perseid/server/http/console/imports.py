@@ -105,14 +105,14 @@ async def check_again(console: ConsoleRequest) -> Response:
 
 @IMPORTS.post("/imports/{id}/apply")
 async def apply_import(console: ConsoleRequest) -> Response:
-    """Start the job that imports the rows, if the file was not checked with other options since the page was shown."""
+    """Start the job that imports the rows, if the file was not checked again since the page was shown."""
+    check = console.text("check")
     try:
-        found = await console.api.show_import(console.names["id"])
-        if console.text("checked_with") != describe_options(found):
-            reason = _("The file has been checked with other options since you opened the page")
-            raise Refused(reason, advice=_("Look at the result, then import it"))
         job = await console.api.apply_import(
-            console.names["id"], note=console.text("note"), sha256=console.text("sha256")
+            console.names["id"],
+            note=console.text("note"),
+            sha256=console.text("sha256"),
+            check=int(check) if check.isdecimal() else None,
         )
     except ClientError as error:
         return await _import_page(console, error)
@@ -183,10 +183,9 @@ async def _import_page(console: ConsoleRequest, problem: ClientError | None = No
         unknown=_find_unknown(found),
         meanings=_describe_meanings(),
         minted_by=_find_minting_job(found, problem),
-        checked_with=describe_options(found),
         can_check=found.state in (ImportState.INVALID, ImportState.READY),
         namespaces=(await console.api.namespaces(mine=True).page()).namespaces,
-        options=_get_options(found) if not console.text("options") else _read_options(console, ImportQuery()),
+        options=_get_options(found) if not console.text("options") else _read_options(console, _get_options(found)),
         on_existing=tuple(OnExisting),
         has_invalid_rows=found.state is ImportState.INVALID and not found.problem,
         is_checking=found.state in (ImportState.CHECKING, ImportState.UPLOADING),
@@ -244,17 +243,14 @@ def _read_mapping(console: ConsoleRequest) -> list[str]:
 
 
 def _read_options(console: ConsoleRequest, query: ImportQuery) -> ImportQuery:
-    """Read the options of the form."""
-    texts = {name: console.text(name) for name in _TEXTS}
+    """Read the options of the form. A checkbox that is not sent is not checked; other options that it lacks stay."""
+    sent = {name for name, _ in console.form.pairs}
+    texts = {name: console.text(name) for name in _TEXTS if name in sent}
     flags = {name: bool(console.text(name)) for name in _FLAGS}
     choice = console.text("on_existing")
-    on_existing = OnExisting(choice) if choice in tuple(OnExisting) else OnExisting.FAIL
-    return msgspec.structs.replace(query, **texts, **flags, on_existing=on_existing, map=tuple(_read_mapping(console)))
-
-
-def describe_options(found: ImportResponse) -> str:
-    """The options with which a file was checked, for the form that imports it: its page shows what they do."""
-    return msgspec.json.encode(found.options, order="sorted").decode()
+    on_existing = OnExisting(choice) if choice in tuple(OnExisting) else query.on_existing
+    mapped = tuple(_read_mapping(console)) if "map" in sent else query.map
+    return msgspec.structs.replace(query, **texts, **flags, on_existing=on_existing, map=mapped)
 
 
 def _get_options(found: ImportResponse) -> ImportQuery:

@@ -316,7 +316,7 @@ async def apply_import(call: ApiCall, new: NewImportJob) -> Reply[JobResponse]:
             spooled = _find(call)
             if new.sha256 and new.sha256.lower() != spooled.record.sha256:
                 raise StateConflict(f"The file of import {spooled.record.id} has the SHA-256 {spooled.record.sha256}")
-            return import_job.start(registry, spooled, call.identity, INTERFACE, new.note)
+            return import_job.start(registry, spooled, call.identity, INTERFACE, new.note, new.check)
 
         return await call.do(WorkKind.WRITE, begin)
 
