@@ -5,6 +5,8 @@ import json
 import secrets
 import shutil
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,8 +26,11 @@ from perseid.registry.jobs.runner import JobRun
 from perseid.registry.jobs.spool import SpooledImport
 from perseid.schema.imports import ImportState
 from perseid.server.http.messages import Response
+from perseid.server.http.v1.api_call import ApiCall
+from perseid.server.http.v1.job_requests import reserve_slot
 from perseid.server.http.v1.routes import imports
-from perseid.server.state.jobs import MAX_RUNNING
+from perseid.server.state import jobs as state_jobs
+from perseid.server.state.jobs import MAX_RUNNING, Slot
 from tests.server.http.contexts import Harness, basic, header_of
 from tests.server.http.v1 import openapi_document
 from tests.server.http.v1.apis import got, problem, send
@@ -390,6 +395,26 @@ def test_result_of_another_check_is_not_applied(importing: Harness) -> None:
     refused = send(importing, "POST", path, {"check": 0}, headers=basic())
     assert "was checked again" in problem(refused, "state-conflict")["detail"]
     got(send(importing, "POST", path, {"check": 1}, headers=basic()), 202)
+
+
+def test_earlier_result_stays_if_the_check_cannot_start(importing: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = got(upload(importing, TABLE), 202)
+    monkeypatch.setattr(state_jobs, "MAX_RUNNING", 1)
+    reserved = reserve_slot
+
+    @contextmanager
+    def reserve_last(call: ApiCall) -> Iterator[Slot]:
+        """Somebody else takes the slot after the first look at it."""
+        with reserved(call) as slot:
+            yield slot
+        taken.enter_context(importing.jobs.running.reserve(OPERATOR))
+
+    with ExitStack() as taken:
+        monkeypatch.setattr(imports, "reserve_slot", reserve_last)
+        checked = got(recheck(importing, made["id"], "on_existing=update"), 202)
+        problem(recheck(importing, made["id"]), "busy")
+    assert checked["state"] == "ready"
+    assert got(get(importing, f"/imports/{made['id']}")) == checked
 
 
 def test_only_a_pending_file_of_the_user_is_checked_again(importing: Harness) -> None:

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import islice
 from time import monotonic
@@ -120,7 +120,7 @@ async def create_import(call: ApiCall, query: ImportQuery, file: FileBody) -> Re
     spooled = await call.do(WorkKind.WRITE, create)
     try:
         await _receive(call, spooled, file)
-        await _start_check(call, registry, spooled)
+        await _start_check(call, registry, partial(_begin_check, spooled))
     except BaseException:
         await asyncio.to_thread(spooled.discard)
         raise
@@ -161,7 +161,6 @@ async def recheck_import(call: ApiCall, query: ImportQuery) -> Reply[ImportRespo
     registry = authorize_registry(call)
     call.call.check_can_change()
     reading = _to_read_options(query)
-    _require_slot(call)
 
     def restart() -> SpooledImport:
         spooled = _find(call)
@@ -178,9 +177,7 @@ async def recheck_import(call: ApiCall, query: ImportQuery) -> Reply[ImportRespo
             spooled.restart(**_to_fields(query, reading))
         return spooled
 
-    spooled = await call.do(WorkKind.WRITE, restart)
-    await _start_check(call, registry, spooled)
-    return Reply(_to_response(spooled), ACCEPTED)
+    return Reply(_to_response(await _start_check(call, registry, restart)), ACCEPTED)
 
 
 @IMPORTS.add("DELETE", "/imports/{id}", "Delete an import", scope="create", problems=(401, 404, 409))
@@ -442,7 +439,7 @@ def _to_response(spooled: SpooledImport) -> ImportResponse:
     if (advice := to_advice(response)) is not None:
         response = msgspec.structs.replace(response, advice=render_advice(advice))
     if _is_stale(spooled):
-        problem = "The check was interrupted. Upload the file again."
+        problem = "The check was interrupted. Check the file again."
         return msgspec.structs.replace(response, state=ImportState.INVALID, problem=problem)
     return response
 
@@ -478,21 +475,31 @@ def _require_slot(call: ApiCall) -> None:
         pass
 
 
-async def _start_check(call: ApiCall, registry: AuthorizedRegistry, spooled: SpooledImport) -> None:
-    """Start the check, and wait for it for a moment. Raises `ApiError` if too much is going on."""
-    _require_slot(call)
+def _begin_check(spooled: SpooledImport) -> SpooledImport:
+    with spooled.claim():
+        if spooled.record.state not in (ImportState.UPLOADING, ImportState.CHECKING):
+            raise StateConflict(f"Import {spooled.record.id} was checked already")
+        spooled.update(state=ImportState.CHECKING)  # clients wait until it has another state
+    return spooled
 
-    def begin() -> None:
-        with spooled.claim():
-            if spooled.record.state not in (ImportState.UPLOADING, ImportState.CHECKING):
-                raise StateConflict(f"Import {spooled.record.id} was checked already")
-            spooled.update(state=ImportState.CHECKING)  # clients wait until it has another state
 
-    await call.do(WorkKind.WRITE, begin)
-    task = asyncio.get_running_loop().create_task(_check(call, registry, spooled))
+async def _start_check(
+    call: ApiCall, registry: AuthorizedRegistry, begin: Callable[[], SpooledImport]
+) -> SpooledImport:
+    """Start the check of what `begin` returns, and wait for it for a moment.
+
+    Raises `ApiError` if too much is going on; then `begin` was not called, so an earlier result is still there.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(reserve_slot(call))
+        spooled = await call.do(WorkKind.WRITE, begin)
+        task = asyncio.get_running_loop().create_task(_check(call, registry, spooled))
+        release = stack.pop_all()
     _checks.add(task)
     task.add_done_callback(_checks.discard)
+    task.add_done_callback(lambda _: release.close())
     await asyncio.wait((task,), timeout=FIRST_SECONDS)
+    return spooled
 
 
 async def _open(start: Callable[[], FileCheck]) -> FileCheck:
@@ -536,21 +543,20 @@ async def _check(call: ApiCall, registry: AuthorizedRegistry, spooled: SpooledIm
             return FileCheck.open(registry, spooled, file, call.identity, INTERFACE)
 
     try:
-        with reserve_slot(call):
-            check = await _open(start)
-            try:
-                saved = monotonic()
-                while True:
-                    started = monotonic()
-                    if not await do(check.advance):
-                        break
-                    if monotonic() - saved > SAVE_SECONDS:
-                        await do(partial(save, check))
-                        saved = monotonic()
-                    await asyncio.sleep(min(monotonic() - started, SAVE_SECONDS))  # as long as the work took
-                await do(check.finish)
-            finally:
-                check.close()
+        check = await _open(start)
+        try:
+            saved = monotonic()
+            while True:
+                started = monotonic()
+                if not await do(check.advance):
+                    break
+                if monotonic() - saved > SAVE_SECONDS:
+                    await do(partial(save, check))
+                    saved = monotonic()
+                await asyncio.sleep(min(monotonic() - started, SAVE_SECONDS))  # as long as the work took
+            await do(check.finish)
+        finally:
+            check.close()
     except (InvalidFile, ImportBusy):
         pass  # noted in the import, or another request checks it
     except Exception as error:  # noqa: BLE001 - reported with the import
