@@ -64,6 +64,15 @@ _OVERFLOW: Final = """() => {
         .map(each => `${each.tagName}.${each.className}: ${Math.round(each.getBoundingClientRect().right)} of ${wide}`);
 }"""
 
+MAX_BYTES: Final = 100_000
+"""Of a page with its stylesheets, scripts and images, before they are compressed."""
+
+_SIZE: Final = """() => {
+    const parts = [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
+        .filter(each => each.initiatorType !== "fetch");
+    return parts.reduce((sum, each) => sum + each.decodedBodySize, 0);
+}"""
+
 _AXE: Final = """async () => {
     const found = await axe.run(document, {resultTypes: ["violations"]});
     return found.violations.flatMap(({id, nodes}) => nodes.map(({target, failureSummary}) =>
@@ -123,6 +132,7 @@ class Visitor:
             *[f"the console says {each}" for each in self.said],
             *[f"somebody else is asked for {each}" for each in strangers],
             *self.page.evaluate(_FAULTS),
+            *[f"{size:,} bytes" for size in [self.page.evaluate(_SIZE)] if size > MAX_BYTES],
             *[f"wider than the page: {each}" for each in self.page.evaluate(_OVERFLOW)],
         ]
 
