@@ -19,7 +19,7 @@ def test_wheel_contains_the_whole_package_and_nothing_else(root: Path, installed
     package = {
         str(path.relative_to(source))
         for path in (source / "perseid").rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".so"
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix not in {".so", ".c", ".h", ".pyx"}
     }
     with zipfile.ZipFile(installed.wheel) as archive:
         names = set(archive.namelist())

@@ -12,9 +12,18 @@ either may contain any bytes.
 """
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 ABSENT: Final = "it is not part of this installation"
+
+
+def find_newer_source(module: Path) -> str:
+    """Return the name of a source file that is newer than the compiled module; wheels have none."""
+    sources = (path for pattern in ("*.c", "*.h", "*.pyx") for path in module.parent.glob(pattern))
+    compiled = module.stat().st_mtime_ns
+    return next((path.name for path in sorted(sources) if path.stat().st_mtime_ns > compiled), "")
+
 
 if TYPE_CHECKING:
     from . import _native as native
@@ -30,6 +39,8 @@ else:
     else:
         version = ".".join(map(str, native.lmdb_version()))
         problem = "" if version.startswith("0.9.") else f"the answers view needs LMDB 0.9, not {version}"
+        if newer := find_newer_source(Path(native.__file__)):
+            problem = f"{newer} is newer; to compile it again, run: make env"
 
 PROBLEM: str = problem
 """Why the compiled module cannot be used; empty if it can."""
