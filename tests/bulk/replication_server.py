@@ -86,6 +86,11 @@ class ReplicationServer:
         self.prefixes.append(prefix)
         self.log.append((TransactionAction.HOME, prefix))
 
+    def unhome(self, prefix: str) -> None:
+        """Host a prefix no longer, with its transaction."""
+        self.prefixes.remove(prefix)
+        self.log.append((TransactionAction.UNHOME, prefix))
+
     @contextmanager
     def running(self) -> Iterator["ReplicationServer"]:
         """Serve on a port of the system's choice."""

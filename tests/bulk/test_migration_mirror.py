@@ -103,7 +103,10 @@ def test_a_mirror_reads_everything_that_it_has_not_copied(source: ReplicationSer
     again = target(f"migrate {options}")
     assert (again.code, '"unchanged":31,"conflicts":1' in again.out) == (4, True), "everything was read"
     dumps = source.requests.count(OpCode.DUMP_HANDLES)
-    assert target.ok(f"migrate {options} --prefix {other.upper()}").json["unchanged"] == 0
+    source.home("0.NA/20.500.77777")
+    source.unhome(f"0.NA/{PREFIX}")
+    summary = target.ok(f"migrate {options} --prefix {other.upper()}").json
+    assert (summary["unchanged"], summary["prefixes"]) == (0, []), "only what concerns the prefix is applied"
     assert source.requests.count(OpCode.DUMP_HANDLES) == dumps, "only transactions are read"
     assert target.ok(f"migrate {options} --overwrite").json["updated"] == 1
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.installation import Site, site
+from tests.cli.installation import Site, refused, site
 
 WORK = "102.100.272/8RBZF0DQH"
 
@@ -38,6 +38,21 @@ def test_allowed_command_is_explained_without_changes(demo: Site, command: str) 
     assert found["allowed"] is True
     assert (found["advice"], found["rule"], found["code"]) == (None, None, None)
     assert demo.ok("list 102.100.272 --json").out == before
+
+
+def test_changes_are_not_allowed_while_the_service_is_read_only(demo: Site) -> None:
+    demo.ok("read-only on --reason 'Moving to another disk'")
+    for command in ("mint 102.100.272", f"set {WORK} URL=https://example.org/"):
+        real, explained = demo(command), demo(f"explain {command}")
+        reason, *advice = explained.out.removeprefix("refused: ").splitlines()
+        first, *others = real.err.splitlines()
+        assert (explained.code, reason, advice) == (real.code, f"{first[9:]}; nothing was changed", others)
+        assert "Moving to another disk" in reason
+        found = demo(f"explain {command} --json").json
+        assert (found["allowed"], found["reason"]) == (False, reason)
+    refused(demo(f"delete {WORK}"), 'deletion = "tombstone"')
+    demo.ok("read-only off")
+    demo.ok("explain mint 102.100.272")
 
 
 def test_warnings_of_the_change_are_explained(tmp_path: Path) -> None:

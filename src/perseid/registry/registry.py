@@ -41,7 +41,7 @@ from perseid.wire.codes import ResponseCode
 from .advice import AdviceKind
 from .context import Command, Context, Deferrable, Plan, Stage
 from .identity import Identity, TokenIdentity
-from .results import Explanation, Refused, Resolution
+from .results import Explanation, Refused, Resolution, find_refusal
 from .snapshot import CachedSnapshot, EntryCache, LedgerNeeded, PublicSnapshot, Rules, ShortSnapshot, Snapshot
 
 MAX_ATTEMPTS: Final = 20
@@ -142,15 +142,22 @@ class Registry:
 
     def explain(self, command: Command[object], identity: Identity, interface: str) -> Explanation:
         """Whether a command would be executed, and why; nothing is written."""
+        explanation = Explanation(True, "allowed")
         try:
             with self.snapshot() as snapshot:
                 context = self.context(snapshot, identity, interface, stage=Stage.COMMIT)
                 plan = decide_command(command, context)
+                explanation = Explanation(True, plan.reason or "allowed", warnings=tuple(context.warnings))
         except Refused as refused:
-            if refused.code == ResponseCode.SERVER_TOO_BUSY:  # minting would have to wait, but is allowed
-                return Explanation(True, "allowed")
-            return Explanation(False, refused.reason, refused.code, refused.advice, refused.rule, refused)
-        return Explanation(True, plan.reason or "allowed", warnings=tuple(context.warnings))
+            if refused.code != ResponseCode.SERVER_TOO_BUSY:  # minting would have to wait, but is allowed
+                return _explain_refusal(refused)
+        try:
+            self.ledger.log.check_mode()
+        except LedgerError as error:
+            if (refusal := find_refusal(error)) is None:
+                raise
+            return _explain_refusal(refusal)
+        return explanation
 
     def context(
         self, snapshot: Snapshot, identity: Identity, interface: str, note: str = "", stage: Stage = Stage.EARLY
@@ -381,6 +388,10 @@ class Execution(Generic[T]):
 
 def _no_ledger() -> AbstractContextManager[LogReader]:
     raise LedgerNeeded
+
+
+def _explain_refusal(refused: Refused) -> Explanation:
+    return Explanation(False, refused.reason, refused.code, refused.advice, refused.rule, refused)
 
 
 def decide_command(command: Command[T], context: Context) -> Plan[T]:

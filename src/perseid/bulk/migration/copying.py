@@ -267,6 +267,10 @@ class Copy:
             self.host(name)
         return names
 
+    def selects_prefix(self, name: str) -> bool:
+        """Whether a hosted prefix is to be taken over."""
+        return self._options.selects_prefix(name)
+
     def host(self, name: str) -> None:
         """Host a prefix of the source here."""
         try:

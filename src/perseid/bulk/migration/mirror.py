@@ -191,6 +191,8 @@ def _apply(copy: Copy, transactions: tuple[Transaction, ...]) -> None:
             waiting[key] = SourceRecord(name, None)
         elif is_record:
             waiting[key] = decode_record(transaction.handle, list(transaction.values or ()), now)
+        elif action in (TransactionAction.HOME, TransactionAction.UNHOME) and not copy.selects_prefix(name):
+            continue
         elif action == TransactionAction.HOME:
             copy.host(name)
         elif action == TransactionAction.UNHOME:
