@@ -22,6 +22,8 @@ class Form:
     action: str
     method: str
     fields: dict[str, str] = field(default_factory=dict)
+    required: set[str] = field(default_factory=set)
+    """Fields without which browsers do not send it."""
 
 
 class _FormParser(HTMLParser):
@@ -38,6 +40,8 @@ class _FormParser(HTMLParser):
         if not self.forms:
             return
         fields, name = self.forms[-1].fields, given.get("name", "")
+        if "required" in given:
+            self.forms[-1].required.add(name)
         is_choice = given.get("type") in ("checkbox", "radio")
         if tag == "input" and name and given.get("type") != "submit" and (not is_choice or "checked" in given):
             fields[name] = given.get("value", "on" if is_choice else "")
@@ -101,6 +105,7 @@ class ConsoleUser:
     def submit(self, action: str, **fields: str) -> Response:
         """Fill in and send the form of the page whose action ends in a text."""
         form = self.form(action)
+        assert not (empty := {name for name in form.required if not (form.fields | fields).get(name)}), empty
         return self.post(form.action, form.fields | fields)
 
     def has_form(self, action: str) -> bool:

@@ -452,10 +452,19 @@ def test_title_of_a_record_is_shown(user: ConsoleUser) -> None:
     assert b'<p class="lead"><bdi>A &lt;b&gt;title&lt;/b&gt;</bdi></p>' in user.page.body
 
 
-def test_missing_record_can_be_created(user: ConsoleUser) -> None:
+def test_missing_record_can_be_created_also_with_several_namespaces(user: ConsoleUser) -> None:
+    user.get("/console/namespaces")
+    user.submit("/namespaces", prefix="12345.1", profile="free")
     user.get("/console/records/12345%2Fmissing")
     assert user.page.status == 404
-    assert "Create this identifier" in user.text
+    (path,) = re.findall(r'href="([^"]*)">Create this identifier', user.page.body.decode())
+    user.get(unescape(path))
+    assert "choose a namespace" in user.text
+    user.submit("/new")
+    assert "The identifier was created." in user.text
+    user.get("/console/new")
+    user.submit("/new")
+    assert user.alert, "without a suffix that has a prefix, the namespace must be chosen"
 
 
 # Nothing that a form does not show is lost or revealed
