@@ -133,6 +133,18 @@ def test_socket_unit_has_the_ports_of_web_and_native_protocol(root: Path) -> Non
     assert sockets["ListenDatagram"] == ["2641"]
 
 
+def test_service_starts_the_sockets_while_they_are_enabled(root: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "etc" / "systemd" / "system"
+    folder.mkdir(parents=True)
+    for name in ("perseid.service", "perseid.socket"):
+        (folder / name).write_text((root / "systemd" / name).read_text())
+    wanted = folder / "perseid.service.wants" / "perseid.socket"
+    for command, is_wanted in (("enable", True), ("disable", False)):
+        subprocess.run(["systemctl", "--root", str(tmp_path), command, "perseid.socket"], check=True, timeout=30)
+        assert wanted.is_symlink() is is_wanted
+    assert "perseid.socket" not in read_unit(folder / "perseid.service")["Unit"]["Wants"][0]
+
+
 def test_timer_starts_the_backup_every_day(root: Path, backup_unit: Unit) -> None:
     timer = read_unit(root / "systemd" / "perseid-backup.timer")
     assert timer["Timer"]["OnCalendar"] == ["daily"]
