@@ -417,6 +417,19 @@ def test_earlier_result_stays_if_the_check_cannot_start(importing: Harness, monk
     assert got(get(importing, f"/imports/{made['id']}")) == checked
 
 
+def test_repeated_request_does_not_conflict_with_its_own_check(importing: Harness) -> None:
+    """Clients repeat it after a lost response, while the file is still being checked."""
+    made = got(upload(importing, TABLE, "&map=DESC%3D-&prefix=12345"), 202)
+    spooled = find_import(importing, made["id"])
+    with spooled.claim():
+        spooled.update(state=ImportState.CHECKING)
+        again = got(recheck(importing, made["id"], "map=DESC%3D-&prefix=12345"), 202)
+        assert (again["state"], again["check"], again["options"]) == ("checking", made["check"], made["options"])
+        problem(recheck(importing, made["id"], "prefix=12345"), "state-conflict")
+    interrupted = got(recheck(importing, made["id"], "map=DESC%3D-&prefix=12345"), 202)
+    assert (interrupted["state"], interrupted["check"]) == (made["state"], made["check"] + 1)
+
+
 def test_only_a_pending_file_of_the_user_is_checked_again(importing: Harness) -> None:
     made = got(upload(importing, TABLE), 202)
     assert importing.ask("POST", f"/api/v1/imports/{made['id']}/check", b"").status == 401

@@ -156,11 +156,27 @@ async def show_import(call: ApiCall) -> Reply[ImportResponse]:
 async def recheck_import(call: ApiCall, query: ImportQuery) -> Reply[ImportResponse]:
     """Check an uploaded file again with other options, such as the meaning of a column, without sending it again.
 
-    The earlier result is forgotten. What is omitted has its default, as in `createImport`; only the name stays.
+    The earlier result is forgotten. What is omitted has its default, as in `createImport`; only the name stays. If the
+    file is being checked with the same options, as after a repeated request, that check continues.
     """
     registry = authorize_registry(call)
     call.call.check_can_change()
-    reading = _to_read_options(query)
+    fields = _to_fields(query, _to_read_options(query))
+
+    def find_running() -> SpooledImport | None:
+        spooled = _find(call)
+        known = {name: getattr(spooled.record, name) for name in fields}
+        is_same = msgspec.json.encode(known) == msgspec.json.encode(fields)
+        if spooled.record.state is not ImportState.CHECKING or not is_same:
+            return None
+        try:
+            with spooled.claim():
+                return None  # the check was interrupted
+        except ImportBusy:
+            return spooled
+
+    if (running := await call.do(WorkKind.READ, find_running)) is not None:
+        return Reply(_to_response(running), ACCEPTED)
 
     def restart() -> SpooledImport:
         spooled = _find(call)
@@ -174,7 +190,7 @@ async def recheck_import(call: ApiCall, query: ImportQuery) -> Reply[ImportRespo
                 raise StateConflict(reason, AdviceKind.IMPORT_AGAIN())
             if not spooled.source.exists():
                 raise _file_deleted()
-            spooled.restart(**_to_fields(query, reading))
+            spooled.restart(**fields)
         return spooled
 
     return Reply(_to_response(await _start_check(call, registry, restart)), ACCEPTED)
