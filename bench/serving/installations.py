@@ -12,8 +12,8 @@ from perseid.records.admin import ValueList
 from perseid.records.private_keys import PrivateKey, read_key_file
 from perseid.records.record import Value, ValueRef
 from perseid.records.types import HS_PUBKEY, HS_VLIST
+from perseid.registry.access.roles import KEY_INDEX
 from perseid.registry.commands.records import Add, Modify
-from perseid.registry.commands.users import KEY_INDEX
 from perseid.registry.identity import LocalIdentity
 from perseid.registry.installation.installation import Installation
 from perseid.registry.installation.setup import GROUP_INDEX

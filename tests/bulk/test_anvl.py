@@ -86,6 +86,15 @@ def test_a_table_of_ezid_is_read() -> None:
     assert values_of(row)[0] == ("21.T1/x=y", "b")
 
 
+def test_a_mapping_names_columns_with_equals_signs() -> None:
+    """The advice about an unknown column can be followed, also if the type has an equals sign."""
+    table = b"_id,local.a=b,local.a\nark:/99999/x,b,c\n"
+    with pytest.raises(UnknownColumns):
+        read(table, ReadOptions())
+    (row,) = read(table, to_read_options(ImportQuery(map=("local.a=b=21.T1/x=y", "local.a=-"))))
+    assert values_of(row)[0] == ("21.T1/x=y", "b")
+
+
 @pytest.mark.parametrize(
     ("meaning", "shown", "expected"),
     [

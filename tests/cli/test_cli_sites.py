@@ -181,6 +181,16 @@ def test_migration_keeps_to_the_share_of_the_server(tmp_path: Path) -> None:
     assert first.lines("site misplaced") == []
 
 
+def test_users_of_other_servers_are_named_with_their_key(tmp_path: Path) -> None:
+    servers = make_servers(tmp_path, count=2)
+    unite(servers)
+    name = next(each for each in NAMES if find_server_index(each.encode(), 2, 2) == 1)
+    done = servers[0](f"grant {name} editor --on 12345")
+    refused(done, "it belongs to server 2 of this site, http://127.0.0.1:8001, so its key must be named", code=4)
+    assert f"such as 300:{name}" in done.err
+    servers[0].ok(f"grant 300:{name} editor --on 12345")
+
+
 def test_jobs_from_before_are_not_undone_at_the_wrong_server(tmp_path: Path) -> None:
     servers = make_servers(tmp_path, count=2)
     name = next(each for each in NAMES if find_server_index(each.encode(), 2, 2) == 1)

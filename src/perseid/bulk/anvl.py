@@ -130,12 +130,14 @@ def map_ark(text: str, prefix: str = "") -> tuple[str, str] | None:
 class _Fields:
     """What the fields of a service mean."""
 
-    def __init__(self, profile: Profile, options: ReadOptions) -> None:
+    def __init__(self, profile: Profile, options: ReadOptions, header: Iterable[str] = ()) -> None:
+        from .columns import split_mappings  # noqa: PLC0415 - it imports this module
+
         self.known = _FIELDS[profile]
-        own = [f"{name}={meaning}".partition("=") for name, meaning in options.columns.items()]  # no field has a "="
+        own = split_mappings(header, options)
         self.columns: dict[str, Column] = {}
         """The columns of the user's mapping, by their meaning."""
-        self._own = {name.strip().lower(): self._parse(name.strip(), meaning.strip()) for name, _, meaning in own}
+        self._own = {name.lower(): self._parse(name, meaning.strip()) for name, meaning in own}
 
     def _parse(self, name: str, meaning: str) -> str:
         """Parse what the user says about a field. Raises `InvalidFile`."""
@@ -165,7 +167,7 @@ class _Fields:
 
 def read_service_table(table: Table, profile: Profile, options: ReadOptions) -> RowReader:
     """The rows of a table that a service exported."""
-    fields = _Fields(profile, options)
+    fields = _Fields(profile, options, table.header)
     if unknown := {name: fields.suggest(name) for name in table.header if fields.find(name) is None}:
         raise UnknownColumns(unknown, advise_columns(unknown))
     uses = tuple([ColumnUse(name, fields.find(name) or "") for name in table.header])

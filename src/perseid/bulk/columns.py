@@ -12,7 +12,7 @@ A table with the columns `type` and `data` has one row for each value: see `valu
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -153,7 +153,7 @@ def parse_known_column(text: str) -> Column:
 
 def map_columns(header: tuple[str, ...], options: ReadOptions, is_type: TypeCheck | None = None) -> tuple[Column, ...]:
     """Find the meaning of each column; raises `UnknownColumns` or `InvalidFile`."""
-    mapped = _split_mappings(header, options)
+    mapped = split_mappings(header, options)
     mapping = {_fold(name): meaning for name, meaning in mapped}
     unknown: dict[str, str] = {}
     columns: list[Column] = []
@@ -186,12 +186,13 @@ def map_columns(header: tuple[str, ...], options: ReadOptions, is_type: TypeChec
 
 def find_handle_position(header: Sequence[str], options: ReadOptions) -> int:
     """Return the position of the column with handles; that after the last one if there is none."""
-    mapping = {_fold(name): meaning.lower() for name, meaning in _split_mappings(header, options)}
+    mapping = {_fold(name): meaning.lower() for name, meaning in split_mappings(header, options)}
     meanings = [mapping.get(_fold(name), WELL_KNOWN.get(_fold(name))) for name in header]
     return meanings.index(HANDLE) if HANDLE in meanings else len(header)
 
 
-def _split_mappings(header: Sequence[str], options: ReadOptions) -> list[tuple[str, str]]:
+def split_mappings(header: Iterable[str], options: ReadOptions) -> list[tuple[str, str]]:
+    """Return the mappings of the user, each split after a column of the file, or else at the first equals sign."""
     names = {_fold(name) for name in header}
     return [_split_mapping(name, meaning, names) for name, meaning in options.columns.items()]
 

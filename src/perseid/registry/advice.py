@@ -41,6 +41,7 @@ class AdviceKind(Enum):
     LIST_USERS = "List the users"
     MOVE_VALUE = "Move value {index} of {handle} to another index"
     NAME_KEY = "Name one of its keys as INDEX:HANDLE: {keys}"
+    NAME_USUAL_KEY = "Name its key as INDEX:HANDLE, such as {key}"
     NAME_KEY_OR_GROUP = "Name an existing key or group as INDEX:HANDLE"
     NAME_PREFIX = "Name a prefix"
     NAME_ROLES = "Name other roles: {roles}"
@@ -125,6 +126,7 @@ class AdviceKind(Enum):
 
     # Records and values
     ADD_CREATOR = "Add a value of type {type} with the creator's handle, or set default_creator in the policy"
+    ADD_REASON = "Add the reason as a value of type {type}: a column of that name, or a member of values"
     ADD_VALUE = "Add such a value"
     CORRECT_DATE = "Correct the date, or the clock of the server"
     CREATE_PARTY = "Create and publish that record first, or name a handle that resolves"

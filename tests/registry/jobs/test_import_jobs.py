@@ -345,6 +345,24 @@ def test_states_are_kept(registry: Registry) -> None:
     assert tuple(get_state(registry, f"12345/{name}") for name in names) == expected
 
 
+def test_reason_of_a_tombstone_gets_the_type_of_the_policy(registry: Registry) -> None:
+    """Exports of other services and namespaces have the default type (S8)."""
+    add_namespace(registry, "88", replace(PROFILES["free"], tombstone_reason_type="21.T1/gone"))
+    default = (ValueInput(PROFILES["free"].tombstone_reason_type, "lost"),)
+    own = (ValueInput("21.T1/gone", "sold"), *default)
+    names = {"88/default": default, "88/own": own}
+    rows = [
+        row(line, name, values=values, columns=(), state="tombstone")
+        for line, (name, values) in enumerate(names.items(), 2)
+    ]
+    run(registry, check(registry, rows))
+    with registry.snapshot() as snapshot:
+        stored = [snapshot.stored(handle(name)).values for name in names]
+    assert [value.data for record in stored for value in record if value.type == "21.T1/gone"] == [b"lost", b"sold"]
+    (found,) = problems(check(registry, [row(2, "88/without", state="tombstone")]))
+    assert found.fix == "Add the reason as a value of type 21.T1/gone: a column of that name, or a member of values."
+
+
 def test_permissions_are_those_of_single_changes(registry: Registry) -> None:
     spooled = check(registry, [row(2, "12345/x")], EVE)
     assert [each.line for each in problems(spooled)] == [2]

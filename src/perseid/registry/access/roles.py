@@ -39,6 +39,9 @@ from perseid.wire.codes import ResponseCode
 
 from .permissions import display_name
 
+KEY_INDEX: Final = 300
+"""The index of a user's key, as in deployed tools."""
+
 _KEYS_AND_GROUPS: Final = (HS_PUBKEY, HS_SECKEY, HS_VLIST)
 
 NO_PERMISSIONS: Final = AdminPermission(0)

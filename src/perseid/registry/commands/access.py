@@ -18,6 +18,7 @@ from perseid.records.types import HS_VLIST, has_type
 from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS
 from perseid.registry.access.permissions import Differences, HasPermissions, RequiredScope, Requirement, display_name
 from perseid.registry.access.roles import (
+    KEY_INDEX,
     NO_PERMISSIONS,
     ROLES,
     Rights,
@@ -26,7 +27,7 @@ from perseid.registry.access.roles import (
     is_role_group,
     own_indexes,
 )
-from perseid.registry.advice import AdviceKind
+from perseid.registry.advice import Advice, AdviceKind
 from perseid.registry.context import Context, Deferrable, Plan, admin_values, not_found, not_hosted
 from perseid.registry.identity import handle_key
 from perseid.registry.policy.policy import Audience, Policy
@@ -221,7 +222,11 @@ def find_identity(context: Context, identity: ValueRef) -> ValueRef:
     if not context.snapshot.is_responsible(handle):
         if identity.index:
             return identity
-        raise _not_an_identity(identity, "another service hosts it, so its key must be named")
+        partition = context.snapshot.rules.partition
+        other = "" if partition is None else partition.describe_other(handle)
+        why = f"it belongs to {other}" if other else "another service hosts it"
+        advice = AdviceKind.NAME_USUAL_KEY(key=f"{KEY_INDEX}:{handle}")
+        raise _not_an_identity(identity, f"{why}, so its key must be named", advice)
     stored = context.snapshot.stored(handle)
     if not stored.exists or not (stored.is_public or may_know(context, stored)):
         raise _not_an_identity(identity, f"handle {display_name(handle)} does not exist")
@@ -242,10 +247,10 @@ def reference_key(reference: ValueRef) -> tuple[str, int]:
     return handle_key(reference.handle), reference.index
 
 
-def _not_an_identity(identity: ValueRef, why: str) -> Refused:
+def _not_an_identity(identity: ValueRef, why: str, advice: Advice | None = None) -> Refused:
     name = str(identity) if identity.index else identity.handle
     reason = f"{display_name(name)} is not a valid identity: {why}"
-    return Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.NAME_KEY_OR_GROUP())
+    return Refused(ResponseCode.INVALID_VALUE, reason, advice or AdviceKind.NAME_KEY_OR_GROUP())
 
 
 def _get_record(context: Context, on: str) -> StoredRecord:

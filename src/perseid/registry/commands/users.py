@@ -43,7 +43,7 @@ from perseid.registry.access.permissions import (
     display_name,
     on_record,
 )
-from perseid.registry.access.roles import ROLES, is_group, is_key, own_indexes
+from perseid.registry.access.roles import KEY_INDEX, ROLES, is_group, is_key, own_indexes
 from perseid.registry.access.tokens import FoundTokens, find_tokens_of, revoke_tokens_of
 from perseid.registry.advice import AdviceKind
 from perseid.registry.context import (
@@ -80,9 +80,6 @@ from .records import (
 
 SECRET_BYTES: Final = 32
 """Random bytes in a secret: impossible to guess."""
-
-KEY_INDEX: Final = 300
-"""The index of a user's key, as in deployed tools."""
 
 _EMAIL_INDEX: Final = 2
 _OWN_PERMISSIONS: Final = ROLES[AccessRole.EDITOR].in_record

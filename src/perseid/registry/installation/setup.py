@@ -26,12 +26,12 @@ from perseid.records.encoding import from_iso, to_iso
 from perseid.records.record import PRIVATE_PERMISSIONS, Value, ValueRef
 from perseid.records.types import HS_ADMIN, HS_SECKEY, HS_VLIST
 from perseid.registry.access.permissions import display_name
+from perseid.registry.access.roles import KEY_INDEX
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.create_namespace import CreateNamespace
 from perseid.registry.commands.minting import DEFAULT_TIMEOUT, retry_until_ready
 from perseid.registry.commands.namespaces import AddNamespace, Namespace
 from perseid.registry.commands.records import Create, Home
-from perseid.registry.commands.users import KEY_INDEX
 from perseid.registry.identity import Identity
 from perseid.registry.policy.authority import FIRST_INDEX
 from perseid.registry.policy.policy import PREFIX_PLACEHOLDER, PROFILES, TYPE_REGISTRY, Policy

@@ -160,7 +160,7 @@ def _create(context: Context, row: ImportRow, options: RowOptions) -> RowPlan:
     if options.preserve_dates:
         values = _add_origin(context, policy, row, values)
     if state is State.TOMBSTONE:
-        _require_reason(policy, handle, values)
+        values = _name_reason(policy, handle, values)
     is_published, is_tombstone = state is not State.UNPUBLISHED, state is State.TOMBSTONE
     command = CreateRecord(
         handle, values, published=is_published, preserve_dates=options.preserve_dates, tombstone=is_tombstone
@@ -249,11 +249,19 @@ def _parse_created(text: str) -> str:
         ) from None
 
 
-def _require_reason(policy: Policy, handle: Handle, values: Sequence[PartialValue]) -> None:
-    """A tombstone says why the object is gone (S8)."""
-    if fold(policy.tombstone_reason_type) not in {fold(value.type) for value in values}:
-        reason = f"The tombstone of {display_name(handle)} has no value of type {policy.tombstone_reason_type}"
-        raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.ADD_VALUE(), "S8")
+def _name_reason(policy: Policy, handle: Handle, values: tuple[PartialValue, ...]) -> tuple[PartialValue, ...]:
+    """A tombstone says why the object is gone (S8), in the type of the policy. Other services write the default type.
+
+    Raises `InvalidRequest`.
+    """
+    name, default = policy.tombstone_reason_type, fold(Policy().tombstone_reason_type)
+    types = {fold(value.type) for value in values}
+    if fold(name) in types:
+        return values
+    if default not in types:
+        reason = f"The tombstone of {display_name(handle)} has no value of type {name}"
+        raise InvalidRequest(ResponseCode.INVALID_VALUE, reason, AdviceKind.ADD_REASON(type=name), "S8")
+    return tuple([replace(value, type=name) if fold(value.type) == default else value for value in values])
 
 
 def parse_state(row: ImportRow) -> State:
