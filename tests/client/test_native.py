@@ -22,6 +22,7 @@ from perseid.client.native_exchange import WINDOW
 from perseid.client.native_site import SiteClient
 from perseid.records.record import Value
 from perseid.wire.client import VerifiedResponse
+from perseid.wire.codes import OpCode
 from tests.server.live_servers import MANY, NAMES, UNHOMED, WHO, live_installation
 from tests.server.native.native_servers import BY_ADMINS, HIDDEN, PREFIX
 from tests.server.running import Serving, serving
@@ -228,6 +229,21 @@ def test_each_operation_has_the_error_of_its_site() -> None:
     with SiteClient("127.0.0.1", port) as client:
         results = list(client.do_many(operations.resolve(f"12345/{number}") for number in range(3)))
     assert [type(result) for result in results] == [Unreachable] * 3
+
+
+def test_a_server_that_does_not_describe_its_site_is_the_only_one(
+    server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its key must be pinned, as nothing else says that it is the right one."""
+    with NativeClient(*server.native) as client:
+        key = client.site().servers[0].key
+    unknown = replace(operations.site_information(), opcode=OpCode.LIST_HOMED_NAS)
+    monkeypatch.setattr(operations, "site_information", lambda: unknown)
+    identity, secret = WHO["secret"]
+    with SiteClient(*server.native, server_key=key, identity=identity, key=secret) as client:
+        assert set(client.list_handles(MANY)) == set(NAMES)
+    with SiteClient(*server.native, identity=identity, key=secret) as client, pytest.raises(ClientError):
+        client.list_handles(MANY)
 
 
 def test_a_silent_server_is_given_up() -> None:

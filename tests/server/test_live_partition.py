@@ -29,6 +29,8 @@ PREFIX = "12345"
 ADMINISTRATOR = f"300:0.NA/{PREFIX}"
 NAMES = tuple(f"{PREFIX}/report-{number}" for number in range(12))
 PERSON = f"{PREFIX}/ann"
+MOVED = tuple(f"{PREFIX}/moved-{number}" for number in range(3))
+"""Handles from before the site was divided."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     # One administrator for all: the prefix handle is copied.
     prefix_handle = perseid("resolve", f"0.NA/{PREFIX}", "--private", "--json", "-d", first)
     secret = next(each for each in json.loads(prefix_handle)["values"] if each["type"] == "HS_SECKEY")["data"]["value"]
+    for name in MOVED:
+        perseid("create", name, "--url", "https://example.org/old", "-d", first)
     for directory in others:
         perseid("site", "add", directory / "siteinfo.json", "-d", first)
         perseid("set", f"0.NA/{PREFIX}", "--from", "-", "-d", directory, stdin=prefix_handle)
@@ -174,8 +178,21 @@ def test_clients_administer_through_any_server(cluster: Cluster) -> None:
                 client.add(name, [changed])
                 assert changed.data in [value.data for value in client.resolve(name, private=True)]
                 client.remove(name, [2])
-            assert set(NAMES) <= set(client.list_handles(PREFIX))
+            listed = client.list_handles(PREFIX)
+            assert [listed.count(name) for name in NAMES] == [1] * len(NAMES)
             assert client.list_prefixes().count(f"0.NA/{PREFIX}") == 1
+
+
+def test_left_copies_are_not_listed_beside_moved_records(cluster: Cluster) -> None:
+    with cluster.client() as client:
+        assert {name for name in MOVED if name in client.list_handles(PREFIX)} == {
+            name for name in MOVED if cluster.owner(name) == 0
+        }
+        for name in MOVED:
+            if cluster.owner(name) != 0:
+                client.create(name, [Value.text(1, "URL", "https://example.org/new")])
+        listed = client.list_handles(PREFIX)
+    assert [listed.count(name) for name in MOVED] == [1] * len(MOVED)
 
 
 def test_native_requests_for_other_servers_are_refused(cluster: Cluster) -> None:
@@ -303,5 +320,9 @@ def test_stopped_server_takes_away_only_its_share(cluster: Cluster) -> None:
     alive = next(position for position in range(COUNT) if position != gone)
     with cluster.client(alive) as client:
         results = list(client.do_many(native_operations.add(name, [Value.text(3, "DESC", "later")]) for name in NAMES))
+        with pytest.raises(Unreachable, match=rf"^Server {gone + 1} of the site, 127\.0\.0\.1: ") as caught:
+            client.home("0.NA/54321")
+    before = ", ".join(str(each + 1) for each in range(gone)) or "none"
+    assert caught.value.detail.endswith(f"; servers changed before: {before}")
     failed = {name for name, result in zip(NAMES, results, strict=True) if isinstance(result, Unreachable)}
     assert failed == {name for name in NAMES if cluster.owner(name) == gone}

@@ -4,10 +4,12 @@
         client.create("12345/x", [Value.text(1, "URL", "https://example.org/")])
 
 The first server says what its site consists of, certified with its key; so the keys of the others are as trustworthy as
-that one. With one server, which nearly all sites have, this is a `NativeClient`.
+that one. With one server, which nearly all sites have, this is a `NativeClient`; also if a server whose key is pinned
+does not say what its site consists of.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar, cast
@@ -20,7 +22,7 @@ from perseid.records.site import Purpose, Site, Transport
 from perseid.wire.codes import OpFlag
 
 from . import native_operations as operations
-from .errors import ClientError, Unreachable
+from .errors import ClientError, UnexpectedKey, Unreachable
 from .native import DEFAULT_PORT, DEFAULT_TIMEOUT, NativeClient
 from .native_exchange import CONNECTIONS, WINDOW
 from .native_operations import Operation
@@ -33,7 +35,8 @@ T = TypeVar("T")
 class SiteClient(NativeClient):
     """Administers the servers of a site, of which one is named, with the parameters and methods of `NativeClient`.
 
-    Operations about one handle go to its server; lists, `home` and `unhome` to all servers.
+    Operations about one handle go to its server; lists, `home` and `unhome` to all servers. Their errors name the
+    server, and those of `home` and `unhome` the servers that were changed before.
     """
 
     def __init__(
@@ -57,6 +60,8 @@ class SiteClient(NativeClient):
             connections=connections,
         )
         self._credentials = identity, key
+        self._is_pinned = server_key is not None
+        self._is_alone = False
         self._connections = connections
         self._known: Site | None = None
         self._others: dict[int, NativeClient] = {}
@@ -70,11 +75,11 @@ class SiteClient(NativeClient):
     def do_many(self, operations: Iterable[Operation[T]]) -> Iterator[T | ClientError]:
         """Perform operations, those of each server side by side; yield a result or the error for each, in order."""
         try:
-            is_alone = len(self._site().servers) == 1
+            site = self._site()
         except ClientError as error:
             yield from (error for _ in operations)
             return
-        if is_alone:
+        if site is None:
             yield from super().do_many(operations)
             return
         pending = iter(operations)
@@ -82,7 +87,7 @@ class SiteClient(NativeClient):
             results: dict[int, T | ClientError] = {}
             by_server: dict[int, list[int]] = {}
             for number, operation in enumerate(batch):
-                by_server.setdefault(self._find(operation), []).append(number)
+                by_server.setdefault(self._find(operation, site), []).append(number)
             for position, numbers in by_server.items():
                 wanted = [batch[number] for number in numbers]
                 try:
@@ -94,11 +99,18 @@ class SiteClient(NativeClient):
 
     def list_handles(self, prefix: str) -> list[str]:
         """List the handles under a prefix, of all servers."""
-        return [name for names in self._ask_all(operations.list_handles(prefix)) for name in names]
+        found: list[str] = []
+        self.visit_handles(prefix, found.append)
+        return found
 
     def visit_handles(self, prefix: str, visit: Callable[[str], None]) -> None:
-        """Call a function with each handle under a prefix, server by server."""
-        self._ask_all(operations.visit_handles(prefix, visit))
+        """Call a function with each handle under a prefix, server by server.
+
+        Copies of handles that belong to another server, which administrators of the server see, are left out.
+        """
+        site = self._site()
+        for position in range(1 if site is None else len(site.servers)):
+            self._ask(position, operations.visit_handles(prefix, partial(_visit_own, site, position, visit)))
 
     def list_prefixes(self) -> list[str]:
         """List the prefixes that the servers host, each once."""
@@ -106,11 +118,11 @@ class SiteClient(NativeClient):
 
     def home(self, prefix: str) -> None:
         """Have all servers host a prefix."""
-        self._ask_all(operations.home(prefix))
+        self._ask_all(operations.home(prefix), changes=True)
 
     def unhome(self, prefix: str) -> None:
         """Have no server host a prefix any longer; its handles stay stored."""
-        self._ask_all(operations.unhome(prefix))
+        self._ask_all(operations.unhome(prefix), changes=True)
 
     def site(self) -> Site:
         """Return what the named server says about its site."""
@@ -119,37 +131,57 @@ class SiteClient(NativeClient):
             raise result
         return result
 
-    def _site(self) -> Site:
-        if self._known is None:
-            self._known = self.site()
+    def _site(self) -> Site | None:
+        """The site if it has several servers; None if there is only the named one, as far as is known."""
+        if self._known is None and not self._is_alone:
+            try:
+                found = self.site()
+            except (Unreachable, UnexpectedKey):
+                raise
+            except ClientError:
+                if not self._is_pinned:
+                    raise
+                self._is_alone = True
+                return None
+            self._is_alone = len(found.servers) == 1
+            self._known = None if self._is_alone else found
         return self._known
 
-    def _find(self, operation: Operation[object]) -> int:
+    def _find(self, operation: Operation[object], site: Site) -> int:
         """The position of the server for an operation. Each server can mint, and tell about the site."""
-        site = self._site()
         handle = cast("bytes", getattr(operation.body, "handle", b""))
         if not handle or OpFlag.MINT_SUFFIX in operation.flags:
-            return self._own_position()
+            return self._own_position(site)
         name = handle if b"/" in handle else b"0.NA/" + handle
         return find_server_index(name, site.hash_option, len(site.servers))
 
-    def _own_position(self) -> int:
+    def _own_position(self, site: Site) -> int:
         """The position of the server that was named: the one with the key it has shown."""
-        return next((n for n, server in enumerate(self._site().servers) if server.key == self.server_key), 0)
+        return next((n for n, server in enumerate(site.servers) if server.key == self.server_key), 0)
 
-    def _ask_all(self, operation: Operation[T]) -> list[T]:
-        results = []
-        for position in range(len(self._site().servers)):
+    def _ask_all(self, operation: Operation[T], *, changes: bool = False) -> list[T]:
+        site = self._site()
+        return [self._ask(n, operation, changes=changes) for n in range(1 if site is None else len(site.servers))]
+
+    def _ask(self, position: int, operation: Operation[T], *, changes: bool = False) -> T:
+        """Perform an operation at one server after the others; an error names it, and what was changed before."""
+        site = self._site()
+        try:
             (result,) = self._perform(position, [operation])
-            if isinstance(result, ClientError):
-                raise result
-            results.append(result)
-        return results
+        except ClientError as error:
+            result = error
+        if not isinstance(result, ClientError):
+            return result
+        if site is not None:
+            before = ", ".join(str(each + 1) for each in range(position)) or "none"
+            changed = f"; servers changed before: {before}" if changes else ""
+            result.detail = f"Server {position + 1} of the site, {_host(site, position)}: {result.detail}{changed}"
+        raise result
 
     def _perform(self, position: int, wanted: Sequence[Operation[T]]) -> Iterator[T | ClientError]:
         """Perform operations at one server."""
         site = self._site()
-        if len(site.servers) == 1 or position == self._own_position():
+        if site is None or position == self._own_position(site):
             return super().do_many(wanted)
         if position not in self._others:
             self._others[position] = self._connect_to(site, position)
@@ -160,8 +192,7 @@ class SiteClient(NativeClient):
     def _connect_to(self, site: Site, position: int) -> NativeClient:
         server = site.servers[position]
         interface = server.interface(Transport.TCP, Purpose.ADMIN) or server.interface(Transport.TCP, Purpose.QUERY)
-        domain = site.attribute(f"domain.{position}") or site.attribute("domain")
-        host = domain if domain and server.address == _NO_ADDRESS else str(server.ip)
+        host = _host(site, position)
         if interface is None or server.key is None:
             raise Unreachable(f"Server {position + 1} of the site, {host}, has no TCP interface and key for changes")
         identity, key = self._credentials
@@ -174,3 +205,18 @@ class SiteClient(NativeClient):
             timeout=self.timeout,
             connections=self._connections,
         )
+
+
+def _host(site: Site, position: int) -> str:
+    server = site.servers[position]
+    domain = site.attribute(f"domain.{position}") or site.attribute("domain")
+    return domain if domain and server.address == _NO_ADDRESS else str(server.ip)
+
+
+def _visit_own(site: Site | None, position: int, visit: Callable[[str], None], name: str) -> None:
+    """Visit a handle that a server has listed, if it belongs to that server."""
+    if (
+        site is None
+        or find_server_index(name.encode("utf-8", "surrogateescape"), site.hash_option, len(site.servers)) == position
+    ):
+        visit(name)
