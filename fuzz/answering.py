@@ -33,8 +33,8 @@ MOST_LOOK_UPS: Final = 2 + 2 * 32
 
 SETTINGS: Final = (
     ResolutionSettings(),
-    ResolutionSettings(serial=-7, is_primary=False, follows=True, default_sensitive=True),
-    ResolutionSettings(recursive=True, default_scheme="cordra"),
+    ResolutionSettings(serial=-7, is_primary=False, default_sensitive=True),
+    ResolutionSettings(default_scheme="cordra"),
     ResolutionSettings(templates=True),
 )
 """Chosen by the datagram."""

@@ -41,8 +41,6 @@ cdef extern from "resolution.h" nogil:
     ctypedef struct resolution_settings_t:
         int16_t serial
         bint is_primary
-        bint follows
-        bint recursive
         bint default_sensitive
         bint default_cordra
         bint templates
@@ -374,8 +372,6 @@ cdef class Transaction:
 cdef void read_settings(settings, resolution_settings_t *read):
     read.serial = settings.serial
     read.is_primary = settings.is_primary
-    read.follows = settings.follows
-    read.recursive = settings.recursive
     read.default_sensitive = settings.default_sensitive
     read.default_cordra = settings.default_scheme == "cordra"
     read.templates = settings.templates

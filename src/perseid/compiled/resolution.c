@@ -645,8 +645,6 @@ static uint32_t write_record(resolution_t *resolution, bytes_t items, bool sensi
 
 static uint32_t write_refusal(resolution_t *resolution)
 {
-    if (resolution->settings->recursive && resolution->request->flags & FLAG_RECURSIVE)
-        return LEFT_TO_PYTHON; /* the service asks elsewhere */
     write_text(resolution->writer, (bytes_t){(const uint8_t *)WRONG_PREFIX, sizeof WRONG_PREFIX - 1});
     return CODE_NOT_RESPONSIBLE;
 }
@@ -724,7 +722,7 @@ bool resolve_request(const resolution_settings_t *settings, lookup_fn lookup, vo
     resolution.is_prefix_handle = false;
 
     if (!read_request(datagram, &request) ||
-        request.flags & (UNKNOWN_FLAGS | FLAG_CERTIFY | FLAG_ENCRYPT | (settings->follows ? FLAG_AUTHORITATIVE : 0)) ||
+        request.flags & (UNKNOWN_FLAGS | FLAG_CERTIFY | FLAG_ENCRYPT) ||
         !split_name(&resolution, buffer) || !check_name(&resolution) || !read_selection(request.lists, &resolution.selection))
         return false;
     uint32_t echoed = request.minor >= DIGEST_SINCE ? ECHOED_FLAGS : ECHOED_FLAGS & ~FLAG_REQUEST_DIGEST;

@@ -44,8 +44,6 @@ typedef int (*lookup_fn)(void *view, store_t store, bytes_t key, bytes_t *found)
 typedef struct {
     int16_t serial;
     bool is_primary;
-    bool follows;
-    bool recursive;
     bool default_sensitive;
     bool default_cordra;
     bool templates;

@@ -257,22 +257,6 @@ def test_fragments_and_invalid_lengths_are_left_to_the_server(here: World, octet
     assert here.answer(bytes(datagram)) is None
 
 
-def test_following_node_leaves_authoritative_requests_to_the_server(here: World) -> None:
-    answer = PublicResolver(
-        here.registry.ledger.answers, ResolutionSettings(follows=True, is_primary=False), lambda: NOW
-    )
-    authoritative = RequestFields(b"10.1/open", flags=int(DEFAULT_FLAGS | OpFlag.AUTHORITATIVE))
-    assert answer(authoritative.to_bytes()) is None
-    assert answer(RequestFields(b"10.1/open").to_bytes()) is not None
-
-
-def test_recursive_node_leaves_foreign_names_to_the_server(here: World) -> None:
-    answer = PublicResolver(here.registry.ledger.answers, ResolutionSettings(recursive=True), lambda: NOW)
-    assert answer(RequestFields(b"50/not-homed").to_bytes()) is None
-    alone = RequestFields(b"50/not-homed", flags=int(OpFlag.PUBLIC_ONLY))
-    assert opened(answer(alone.to_bytes()))[0] is ResponseCode.SERVER_NOT_RESP
-
-
 def test_default_policy_applies_without_a_policy() -> None:
     name = f"10/{CORDRA}?q"
     with world(ResolutionSettings(default_scheme="cordra"), "cordra") as here:

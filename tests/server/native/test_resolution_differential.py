@@ -37,11 +37,11 @@ SUFFIXES = ("x", "X", "aB", "Ab", "ü-日本", CORDRA, CORDRA.lower(), "a/b", "n
 SETTINGS = {
     "usual": (ResolutionSettings(), "free"),
     "mirror, letters told apart": (
-        ResolutionSettings(serial=-7, is_primary=False, follows=True, default_sensitive=True),
+        ResolutionSettings(serial=-7, is_primary=False, default_sensitive=True),
         "exact",
     ),
     "second of three": (ResolutionSettings(serial=300, servers=3, position=1), "free"),
-    "recursive, cordra": (ResolutionSettings(recursive=True, default_scheme="cordra"), "cordra"),
+    "cordra": (ResolutionSettings(default_scheme="cordra"), "cordra"),
     "templates": (ResolutionSettings(templates=True), "free"),
     "by suffix": (ResolutionSettings(servers=2, position=0, hash_option=1), "free"),
 }
@@ -179,7 +179,7 @@ class RequestGenerator:
 
 def reasons(requested: RequestFields, here: World) -> Iterator[str]:
     """Why a request is not for a resolver; the slow path's response is not used."""
-    yield from reasons_of_the_message(requested, here.settings)
+    yield from reasons_of_the_message(requested)
     try:
         text = requested.name.decode()
     except UnicodeDecodeError:
@@ -201,7 +201,7 @@ def reasons(requested: RequestFields, here: World) -> Iterator[str]:
     yield from reasons_of_the_state(requested, prefix, suffix, here)
 
 
-def reasons_of_the_message(requested: RequestFields, site: ResolutionSettings) -> Iterator[str]:
+def reasons_of_the_message(requested: RequestFields) -> Iterator[str]:
     suggested = requested.suggested or Version(0, 0)
     known = [Version(2, minor) for minor in range(12)]
     if requested.version not in known or (suggested not in known and suggested != Version(0, 0)):
@@ -212,15 +212,11 @@ def reasons_of_the_message(requested: RequestFields, site: ResolutionSettings) -
         yield "more than a packet"
     if requested.flags & (OpFlag.CERTIFY | OpFlag.ENCRYPT | 0x000F_FFFF):
         yield "to be signed, encrypted, or a flag nobody knows"
-    if requested.flags & OpFlag.AUTHORITATIVE and site.follows:
-        yield "authoritative, and others write"
 
 
 def reasons_of_the_state(requested: RequestFields, prefix: str, suffix: str, here: World) -> Iterator[str]:
     is_prefix_handle = prefix == "0.NA"
     if "doesn't live here" in (refusal := refusal_of(requested.name, here)):
-        if here.settings.recursive and requested.flags & OpFlag.RECURSIVE:
-            yield "to be asked elsewhere"
         return
     if refusal:
         return

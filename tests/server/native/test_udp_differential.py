@@ -50,8 +50,8 @@ EXEMPT = ((), ("127.0.3.0/24",), ("127.0.0.0/17", "::1"), ("::/0",), ("::ffff:12
 SETTINGS = (
     ResolutionSettings(),
     ResolutionSettings(serial=300),
-    ResolutionSettings(serial=-7, is_primary=False, follows=True, default_sensitive=True),
-    ResolutionSettings(recursive=True, default_scheme="cordra"),
+    ResolutionSettings(serial=-7, is_primary=False, default_sensitive=True),
+    ResolutionSettings(default_scheme="cordra"),
     ResolutionSettings(templates=True),
     ResolutionSettings(servers=2, position=1),
 )

@@ -181,10 +181,6 @@ class ResolutionSettings:
     """Serial number of the site record."""
     is_primary: bool = True
     """Whether the site accepts changes; shown by the AT flag."""
-    follows: bool = False
-    """Whether this node follows another's writes: then the service answers requests for authoritative responses."""
-    recursive: bool = False
-    """Whether the service resolves names elsewhere, if a request allows it."""
     servers: int = 1
     """Number of servers of the site; each has a share of the names."""
     position: int = 0
@@ -239,7 +235,7 @@ _EMPTY_LISTS_LENGTH = 12  # bytes of a body besides the name, if its lists are e
 _MAX_RESPONSE = MAX_PACKETS * PACKET_PAYLOAD
 
 _KNOWN_FLAGS = sum(OpFlag)
-_UNSUPPORTED_FLAGS = ~_KNOWN_FLAGS & 0xFFFF_FFFF | OpFlag.CERTIFY | OpFlag.ENCRYPT
+_UNSUPPORTED_FLAGS = int(~_KNOWN_FLAGS & 0xFFFF_FFFF | OpFlag.CERTIFY | OpFlag.ENCRYPT)
 _AUTHORITATIVE = int(OpFlag.AUTHORITATIVE)
 _RECURSIVE = int(OpFlag.RECURSIVE)
 _PUBLIC_ONLY = int(OpFlag.PUBLIC_ONLY)
@@ -314,7 +310,6 @@ class PublicResolver:
         self._plain: dict[bytes, bytes] = {}
         self._prefix = b""  # of the last name
         self._tally = RequestTally() if tally is None else tally
-        self._refused = int(_UNSUPPORTED_FLAGS | _AUTHORITATIVE * settings.follows)
         self._always = _RECURSIVE | _AUTHORITATIVE * settings.is_primary
 
     def __call__(self, datagram: bytes) -> bytes | None:
@@ -327,7 +322,7 @@ class PublicResolver:
             if (
                 rules is None
                 or requested != _REQUESTED
-                or flags & self._refused
+                or flags & _UNSUPPORTED_FLAGS
                 or session
                 or sequence
                 or length != size - _ENVELOPE
@@ -390,7 +385,7 @@ class PublicResolver:
                 return _FOUND, b"".join((requested, len(lengths).to_bytes(4, "big"), items[at:]))
         namespace = EMPTY_PREFIX_ITEM if prefix_item is None else decode_prefix(prefix_item)
         if not namespace.hosted and not (is_prefix_handle and self._is_marked(suffix)):
-            return None if site.recursive and flags & _RECURSIVE else _WRONG_PREFIX
+            return _WRONG_PREFIX
         sensitive = False
         if prefix_item is not None and not is_prefix_handle:
             sensitive = self._is_sensitive(prefix, prefix_item, namespace, suffix)
