@@ -15,6 +15,7 @@ from urllib.request import urlopen
 import msgspec
 import pytest
 
+from perseid.registry.installation.files import KEYS_NAME, SITE_JSON
 from perseid.registry.installation.installation import Installation
 from perseid.registry.installation.settings import FILE_NAME
 from perseid.server.limits.udp import SLOTS, TrafficLimit
@@ -122,7 +123,9 @@ def successes(metrics: tuple[str, int]) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if '"udp"' in line and "success" in line)
 
 
-def test_public_resolution_is_answered_and_counted(start: Callable[[], Running]) -> None:
+def test_public_resolution_is_answered_and_counted(start: Callable[[], Running], directory: Path) -> None:
+    for path in (directory / KEYS_NAME).iterdir():
+        path.unlink()  # no private key is read
     running = start()
     first = ask(running.sockets[0], resolve("n1"), resolve("absent"), resolve("n2"))
     second = ask(running.sockets[1], resolve("n3"))
@@ -152,7 +155,7 @@ def test_what_needs_a_worker_stays_in_its_socket(start: Callable[[], Running], k
         assert [running.sockets[0].recv(MAX_PACKET) for _ in waiting] == waiting
 
 
-@pytest.mark.parametrize("reason", ["no view", "access log", "no settings"])
+@pytest.mark.parametrize("reason", ["no view", "access log", "no settings", "two sites"])
 def test_requests_wait_for_a_worker_if_the_view_does_not_suffice(
     start: Callable[[], Running], directory: Path, reason: str
 ) -> None:
@@ -163,6 +166,9 @@ def test_requests_wait_for_a_worker_if_the_view_does_not_suffice(
     elif reason == "access log":
         with (directory / FILE_NAME).open("a") as settings:
             settings.write("\n[log]\naccess_udp = true\n")
+    elif reason == "two sites":  # the worker chooses by its key
+        text = (directory / SITE_JSON).read_text()
+        (directory / SITE_JSON).write_text(text.replace('"serialNumber": 1', '"serialNumber": 2'))
     else:
         (directory / FILE_NAME).unlink()
     running = start()

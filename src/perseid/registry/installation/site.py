@@ -162,6 +162,15 @@ def load_server_identity(directory: Path, config: Config) -> ServerIdentity:
     return ServerIdentity(form.site, position, key.key, form.path, key.path, tuple(_remarks(directory, forms, form)))
 
 
+def load_site(directory: Path, config: Config) -> tuple[Site, int] | None:
+    """Load the site and this server's position in it, without keys; None if only these tell which site applies."""
+    forms = read_site_files(directory)
+    if not forms or any(form.site != forms[0].site for form in forms):
+        return None
+    check_position(forms[0], config)
+    return forms[0].site, config.site.position - 1
+
+
 # Reading
 
 

@@ -25,7 +25,7 @@ from perseid.records.errors import InvalidData
 from perseid.records.site import Purpose, Transport
 from perseid.registry.installation.public_view import ANSWERS_NAME, is_current, load_settings
 from perseid.registry.installation.settings import Config, InvalidConfig
-from perseid.registry.installation.site import load_server_identity
+from perseid.registry.installation.site import load_site
 from perseid.server.limits.udp import TrafficLimit
 from perseid.server.native.resolution import PublicResolver, ResolutionSettings
 from perseid.server.observe.tally import RequestTally
@@ -140,9 +140,11 @@ class Resolver:
 
 
 def _resolution_settings(directory: Path, config: Config, port: int) -> ResolutionSettings | None:
-    """The settings of public resolution; None if it must wait for a worker."""
-    identity = load_server_identity(directory, config)
-    site, position = identity.site, identity.position
+    """The settings of public resolution; None if it must wait for a worker. No private key is read."""
+    loaded = load_site(directory, config)
+    if loaded is None:
+        return None
+    site, position = loaded
     accepts = site.purposes(position, {Transport.UDP: port}).get(Transport.UDP, Purpose.QUERY)
     if config.log.access_udp or Purpose.QUERY not in accepts:
         return None
