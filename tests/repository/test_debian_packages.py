@@ -77,6 +77,15 @@ def test_user_gets_one_line_with_the_command_to_run(machine: Machine) -> None:
     assert machine.apt_get_calls() == []
 
 
+def test_command_is_shown_on_a_system_without_dpkg_too(machine: Machine) -> None:
+    script = machine.here / "debian-packages"
+    script.write_text(machine.script.read_text().replace("/var/lib/dpkg", str(machine.here / "missing")))
+    script.chmod(0o755)
+    machine.script = script
+    done = machine.run("absent", user=OTHER_USER)
+    assert (done.returncode, done.stderr.count("sudo apt-get install absent"), done.stderr.count("\n")) == (1, 1, 1)
+
+
 def test_root_installs_the_missing_packages_without_prompts(machine: Machine) -> None:
     done = machine.run("absent", "present", "removed", user=ROOT_USER)
     assert done.returncode == 0, done.stderr
