@@ -14,8 +14,9 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import msgspec
@@ -70,7 +71,7 @@ from perseid.server.processes.remote_ledger import (
     find_writer,
     frame,
 )
-from perseid.server.processes.writer import Journal, WriterServer
+from perseid.server.processes.writer import Journal, Writer, WriterServer
 from perseid.server.state.runtime import WRITER_LINK
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import (
@@ -905,3 +906,32 @@ def test_local_commands_append_through_a_running_writer(tmp_path: Path) -> None:
         kill(child)
     with open_installation(directory) as session:
         assert session.do(Delete(handle("12345/x"))).seq == made.seq + 1
+
+
+def test_node_reports_again_after_an_unexpected_error_which_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reports: list[bool] = []
+    reported = threading.Event()
+
+    def save(*_: object) -> None:
+        reports.append(True)
+        if len(reports) < 3:
+            raise ValueError("an error")
+        reported.set()
+
+    def fail_later() -> None:
+        assert reported.wait(30)
+        raise KeyError
+
+    store = SimpleNamespace(is_remote=True, translate_errors=nullcontext)
+    ledger = SimpleNamespace(answers=SimpleNamespace(applied=1))
+    installation = SimpleNamespace(directory="", log=SimpleNamespace(store=store), ledger=ledger)
+    process = SimpleNamespace(_stopping=threading.Event())
+    monkeypatch.setattr(writer, "save_report", save)
+    monkeypatch.setattr(writer, "REPORT_SECONDS", 0.001)
+    before = threading.active_count()
+    with pytest.raises(KeyError), Writer._reporting(cast("Writer", process), cast("Installation", installation)):
+        fail_later()
+    assert threading.active_count() == before, "the thread has ended"
+    assert caplog.messages == ["cannot report this node to the others: ValueError: an error"]

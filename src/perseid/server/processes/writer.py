@@ -444,10 +444,15 @@ def _unlink(link: Path, path: Path) -> None:
 def _report_node(installation: Installation, ended: threading.Event, stopping: threading.Event) -> None:
     """Report until the end. A node that is told to stop is not missed by the others, one that fails is."""
     name = f"{socket.gethostname()}:{installation.directory}"
-    store = installation.log.store
+    store, has_failed = installation.log.store, False
     while not ended.is_set():
-        with suppress(LedgerError), store.translate_errors():  # a database that is away is reported by others
-            save_report(store, name, __version__, installation.ledger.answers.applied)
+        try:
+            with suppress(LedgerError), store.translate_errors():  # a database that is away is reported by others
+                save_report(store, name, __version__, installation.ledger.answers.applied)
+        except Exception as error:  # noqa: BLE001 - the next report may succeed
+            if not has_failed:
+                _logger.error("cannot report this node to the others: %s: %s", type(error).__qualname__, error)  # noqa: TRY400 - once
+            has_failed = True
         ended.wait(REPORT_SECONDS)
     if stopping.is_set():
         with suppress(LedgerError), store.translate_errors():
@@ -541,9 +546,11 @@ class Writer:
         ended = threading.Event()
         reporter = threading.Thread(target=_report_node, args=(installation, ended, self._stopping), daemon=True)
         reporter.start()
-        yield
-        ended.set()
-        reporter.join(_REPORT_END_SECONDS)
+        try:
+            yield
+        finally:
+            ended.set()
+            reporter.join(_REPORT_END_SECONDS)
 
     def _log_interrupted_jobs(self) -> None:
         """Log which jobs stop with the server: the other processes have ended."""
