@@ -32,11 +32,11 @@ from perseid.registry.commands.minting import RetryLater
 from perseid.registry.commands.records import Create, Modify
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Rules
-from perseid.server.limits.budgets import BURST_LINES, RateLimitedLogger
 from perseid.server.native import decisions
 from perseid.server.native.decisions import MAX_TEXT, Busy, known_failure, make_failure
 from perseid.server.native.server import MAX_INLINE_BYTES, NativeServer
 from perseid.server.native.work import NativeResponse, RunWork, Work, WorkKind
+from perseid.server.observe.limited_log import BURST_LINES, RateLimitedLogger
 from perseid.server.state.state import StateFull
 from perseid.wire.client import VerifiedResponse
 from perseid.wire.codes import DEFAULT_FLAGS, OpCode, OpFlag, ResponseCode
@@ -486,11 +486,13 @@ def test_a_database_that_is_away_does_not_fill_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(decisions, "_failure_log", RateLimitedLogger())
+    monkeypatch.setattr(decisions, "_failure_logs", {kind: RateLimitedLogger() for kind in decisions._failure_logs})
     monkeypatch.setattr("perseid.server.native.decisions.time.monotonic", lambda: now)
     for _ in range(BURST_LINES + 10):
         assert known_failure(StoreUnavailable("the database connection was lost; retry")) is not None
     assert [record.getMessage() for record in caplog.records] == ["request failed: StoreUnavailable"] * BURST_LINES
+    known_failure(ReadOnlyStore("a replica"))
+    assert caplog.records[-1].getMessage() == "request failed: ReadOnlyStore", "failures of another kind are logged"
     now = 1.0
     known_failure(StoreUnavailable("the database connection was lost; retry"))
     assert caplog.records[-1].getMessage() == "request failed: StoreUnavailable (10 similar messages omitted)"

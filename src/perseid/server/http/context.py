@@ -30,10 +30,11 @@ from perseid.server.http.auth.session_table import SessionTable
 from perseid.server.http.auth.web_sessions import WebSessions
 from perseid.server.http.v1.state import ApiState
 from perseid.server.limits.buckets import Buckets
-from perseid.server.limits.budgets import Budget, Rate, RateLimitedLogger, get_source
+from perseid.server.limits.budgets import Budget, Rate, get_source
 from perseid.server.limits.turns import TooManyWaiting, Turns
 from perseid.server.native.decisions import Busy
 from perseid.server.native.work import NativeResponse, SecretGuess, Work, WorkKind
+from perseid.server.observe.limited_log import RateLimitedLogger
 from perseid.server.processes.pools import Pools
 from perseid.server.state.state import SharedState
 from perseid.wire.codes import ResponseCode

@@ -39,7 +39,7 @@ from perseid.registry.identity import Identity, KeyIdentity
 from perseid.registry.registry import Registry
 from perseid.registry.results import PrefixNotHosted, ReferralError, Refused, find_refusal
 from perseid.registry.snapshot import LedgerNeeded, Rules, Snapshot
-from perseid.server.limits.budgets import RateLimitedLogger
+from perseid.server.observe.limited_log import RateLimitedLogger
 from perseid.server.state.state import StateFull
 from perseid.wire.codes import LocalProtocolError, OpCode, ResponseCode
 from perseid.wire.responses import Failure, Referral, ResponseBody
@@ -79,7 +79,7 @@ _INTERNAL_FAILURES: Final[dict[type[Exception], tuple[ResponseCode, str]]] = {
 
 _REFERENCE_BYTES: Final = 6
 _logger = logging.getLogger(__name__)
-_failure_log = RateLimitedLogger()  # without the database every request can fail
+_failure_logs = {kind: RateLimitedLogger() for kind in _INTERNAL_FAILURES}  # without the database every request fails
 
 
 class Busy(Exception):
@@ -123,7 +123,7 @@ def known_failure(error: Exception) -> tuple[ResponseCode, str] | None:
     for kind, response in _INTERNAL_FAILURES.items():
         if isinstance(error, kind):
             if isinstance(error, LedgerError):
-                _failure_log.warning(_logger, time.monotonic(), f"request failed: {kind.__name__}")
+                _failure_logs[kind].warning(_logger, time.monotonic(), f"request failed: {kind.__name__}")
             return response
     return None
 

@@ -11,8 +11,9 @@ from time import monotonic, perf_counter_ns, time
 from typing import TYPE_CHECKING
 
 from perseid.records.site import Transport
-from perseid.server.limits.budgets import Connections, RateLimitedLogger
+from perseid.server.limits.budgets import Connections
 from perseid.server.observe.access_log import AccessLog
+from perseid.server.observe.limited_log import RateLimitedLogger
 from perseid.server.observe.metrics import WorkerCounters
 from perseid.server.processes.pools import Pools
 from perseid.wire.codes import OpCode, ResponseCode

@@ -17,8 +17,8 @@ from perseid.registry.commands.records import Create
 from perseid.server.http.auth import proofs
 from perseid.server.http.auth.proofs import InvalidCertificate
 from perseid.server.http.messages import Client
-from perseid.server.limits.budgets import BURST_LINES
 from perseid.server.native.authentication import MAX_KEYS, KeyChanged
+from perseid.server.observe.limited_log import BURST_LINES
 from perseid.wire.codes import ResponseCode
 from tests.server.http.auth_servers import STRANGER, USER, AuthServer, handle_header
 from tests.server.http.client_certificates import CN, ORG, UID, UNIT, certificate, elliptic_key, named, wide_exponent

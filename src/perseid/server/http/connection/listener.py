@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from OpenSSL import SSL
 
 from perseid.registry.installation.sections import Listen
-from perseid.server.limits.budgets import Connections, RateLimitedLogger
+from perseid.server.limits.budgets import Connections
 from perseid.server.native.authentication import UnfinishedMessages
+from perseid.server.observe.limited_log import RateLimitedLogger
 from perseid.server.observe.logs import fields
 from perseid.server.processes.accept import AcceptLoop
 
