@@ -251,6 +251,11 @@ def test_url_of_a_server_is_checked_and_can_be_changed(tmp_path: Path) -> None:
     made = information(first)
     assert (len(made.servers), made.serial) == (2, serial + 1)
     assert [each.value for each in made.attributes if each.name == "url.1"] == [b"https://2.example.org/hdl"]
+    second.ok("site join", str(first.directory / "siteinfo.json"))
+    second.ok("site add", str(path), "--url", "https://ii.example.org")
+    first.ok("site join", str(path))
+    assert information(first).attribute("url.1") == "https://ii.example.org"
+    refused(first("site add", str(path), "--url", "https://x.example.org"), "describes 2 servers", code=1)
     for value in (b"2.example.org", b"/", b"javascript:x", b"ftp://2.example.org", b"\xff"):
         unusual = Partition(replace(made, attributes=(Attribute("url.1", value),)), 0)
         assert unusual.url(1) == unusual.address(1) == "http://127.0.0.1:8001"

@@ -48,7 +48,7 @@ def add(
 
     Then take the new description over at every other server: perseid site join. The responsible server of most handles
     changes, so records that exist must be moved; see perseid site misplaced. For a server that is in the site already,
-    `--url` changes its URL.
+    `--url` changes its URL: give the file with which it was added, or its own at that server.
 
     For example:
         perseid site add second/siteinfo.json

@@ -72,17 +72,13 @@ def add_server(
     """
     url = _check_url(url)
     added = _read_description(path)
-    if len(added.servers) != 1:
-        raise SiteError(f"{path} describes {len(added.servers)} servers; use the site information of the new server")
     with lock_keys(directory / KEYS_NAME):
         load_server_identity(directory, config)  # refuses files that do not match
         forms = read_site_files(directory)
         form = choose_site_file(forms, read_keys(directory, config), config.site.position - 1)
-        known = [
-            number for number, each in enumerate(form.site.servers) if each.public_key == added.servers[0].public_key
-        ]
-        if known and url and option is None and len(form.site.servers) > 1:
-            new = _set_url(form.site, known[0], url)
+        known = _find_known(form.site, added, config.site.position - 1 if _is_beside(path, form.path) else None)
+        if known is not None and url and option is None:
+            new = _set_url(form.site, known, url)
         else:
             site = _check_addition(form.site, added, path, option)
             if len(site.servers) == 1:
@@ -147,6 +143,8 @@ def _read_description(path: Path) -> Site:
 
 def _check_addition(site: Site, added: Site, path: Path, option: HashOption | None) -> Site:
     """Refuse a server that the site cannot have; return the site with the hash option."""
+    if len(added.servers) != 1:
+        raise SiteError(f"{path} describes {len(added.servers)} servers; use the site information of the new server")
     new = added.servers[0]
     if any(server.public_key == new.public_key for server in site.servers):
         advice = "; to change its URL, use --url alone" if len(site.servers) > 1 else ""
@@ -184,6 +182,20 @@ def _check_url(text: str, path: Path | None = None) -> str:
     except ValueError:
         source = "" if path is None else f" in {path}"
         raise SiteError(f"Invalid URL {quote_text(text)}{source}: use one such as https://two.example.org") from None
+
+
+def _find_known(site: Site, described: Site, own: int | None) -> int | None:
+    """The position of a described server in a site of several; a file of this installation describes its own."""
+    if len(site.servers) == 1:
+        return None
+    keys = [server.public_key for server in site.servers]
+    if len(described.servers) == 1 and described.servers[0].public_key in keys:
+        return keys.index(described.servers[0].public_key)
+    return own
+
+
+def _is_beside(path: Path, other: Path) -> bool:
+    return path.resolve().parent == other.resolve().parent
 
 
 def _set_url(site: Site, position: int, url: str) -> Site:
