@@ -12,18 +12,18 @@ import pytest
 
 from bench.serving import api, client, commands, profiles
 from perseid.server.benchmark.bare import TCP, UDP, bare
-from perseid.server.benchmark.load import KEPT, Generator, Order
-from perseid.server.benchmark.processes import Watch, memory, parts
+from perseid.server.benchmark.load import KEPT, Generator, LoadOptions
+from perseid.server.benchmark.processes import CpuMeter, find_processes, memory
 
 
 @pytest.mark.parametrize(("mode", "kind"), [(UDP, UDP), (TCP, TCP), (KEPT, TCP)])
 def test_every_answer_is_counted_and_nothing_else(mode: str, kind: str) -> None:
     with bare(kind) as server:
-        watch = Watch(server.pid)
-        tally = Generator(Order(mode, server.native, "1/%d", 100, 0.2, sockets=4, window=1)).run()
-        wrong = Generator(Order(mode, server.native, "1/%d", 100, 0.1, code=100, sockets=4, window=1)).run()
-        assert list(parts(server.pid)) == [server.pid]
-        assert sum(watch.spent().values()) >= 0
+        meter = CpuMeter(server.pid)
+        tally = Generator(LoadOptions(mode, server.native, "1/%d", 100, 0.2, sockets=4, window=1)).run()
+        wrong = Generator(LoadOptions(mode, server.native, "1/%d", 100, 0.1, code=100, sockets=4, window=1)).run()
+        assert list(find_processes(server.pid)) == [server.pid]
+        assert sum(meter.spent().values()) >= 0
         assert memory(server.pid).resident > memory(server.pid).own > 0
     assert tally.answered > 0
     assert (tally.wrong, tally.lost, tally.reopened) == (0, 0, 0)
@@ -58,7 +58,7 @@ def test_forked_processes_have_profiles_of_their_own(tmp_path: Path) -> None:
 def test_what_is_not_answered_is_lost() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as deaf:
         deaf.bind(("127.0.0.1", 0))
-        tally = Generator(Order(UDP, deaf.getsockname(), "1/%d", 100, 0.1, sockets=2, window=3)).run()
+        tally = Generator(LoadOptions(UDP, deaf.getsockname(), "1/%d", 100, 0.1, sockets=2, window=3)).run()
     assert (tally.answered, tally.lost) == (0, 6)
 
 
@@ -73,7 +73,7 @@ def test_a_connection_that_is_not_kept_is_noticed() -> None:
 
         thread = threading.Thread(target=serve_nobody)
         thread.start()
-        tally = Generator(Order(KEPT, door.getsockname()[:2], "1/%d", 100, 0.3, sockets=1, window=1)).run()
+        tally = Generator(LoadOptions(KEPT, door.getsockname()[:2], "1/%d", 100, 0.3, sockets=1, window=1)).run()
         thread.join()
     assert tally.reopened == 3
     assert tally.answered == 0

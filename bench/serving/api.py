@@ -30,7 +30,7 @@ from urllib.parse import quote
 
 from bench.serving.installations import make, renew
 from perseid.server.benchmark.installation import FORMAT, PREFIX
-from perseid.server.benchmark.processes import Watch
+from perseid.server.benchmark.processes import CpuMeter
 from tests.server.running import Address, serving
 
 SETTINGS: Final = {
@@ -178,9 +178,9 @@ def measure(pid: int, clients: Sequence[Connection], case: Case, records: int, s
     with ThreadPoolExecutor(len(clients)) as pool:
         for ask in clients:
             ask(case, 1)  # warm up
-        watch, end = Watch(pid), time.perf_counter() + seconds
+        meter, end = CpuMeter(pid), time.perf_counter() + seconds
         waits = sorted(itertools.chain.from_iterable(pool.map(ask_repeatedly, clients)))
-        cpu = sum(watch.spent().values())
+        cpu = sum(meter.spent().values())
     fastest, middle, slowest = (1e3 * waits[len(waits) * percent // 100] for percent in (1, 50, 99))
     return Measurement(len(waits), cpu / len(waits) * 1e6, fastest, middle, slowest)
 

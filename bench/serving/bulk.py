@@ -28,7 +28,7 @@ from typing import Final
 import psycopg
 from sqlalchemy import make_url
 
-from perseid.server.benchmark.processes import Watch, parts
+from perseid.server.benchmark.processes import CpuMeter, find_processes
 from tests.postgres import Cluster
 
 PERSEID: Final = str(Path(sys.executable).with_name("perseid"))
@@ -115,8 +115,8 @@ class Task:
 
 def run_task(label: str, records: int, *arguments: str, server: int | None = None) -> Task:
     """Run a command; stop it if this program is stopped."""
-    watch = None if server is None else Watch(server)
-    processes = [] if server is None else [*parts(server)]
+    meter = None if server is None else CpuMeter(server)
+    processes = [] if server is None else [*find_processes(server)]
     started = reported = time.monotonic()
     process = subprocess.Popen([PERSEID, *arguments, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     memory = server_memory = 0.0
@@ -140,7 +140,7 @@ def run_task(label: str, records: int, *arguments: str, server: int | None = Non
     if process.returncode:
         raise SystemExit(f"{label} failed with exit code {process.returncode}")
     cpu = (usage.ru_utime + usage.ru_stime) / records * 1e6
-    server_cpu = 0.0 if watch is None else sum(watch.spent().values()) / records * 1e6
+    server_cpu = 0.0 if meter is None else sum(meter.spent().values()) / records * 1e6
     return Task(seconds, cpu, server_cpu, memory, server_memory)
 
 

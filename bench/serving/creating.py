@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.serving.installations import Filled
-from bench.serving.writing import Order, Written
+from bench.serving.writing import WriteOptions, Written
 from perseid.server.benchmark.processes import run_together
 from perseid.wire.codes import ResponseCode
 from tests.server.native.native_client import NativeClient, Serving, Via
@@ -86,8 +86,8 @@ def commit_alone(folder: Path, seconds: float) -> Created:
 
 def create(server: Serving, filled: Filled, seconds: float, manner: Manner, label: str) -> Created:
     """Create records; each client uses suffixes of its own that start with the label."""
-    orders = [
-        Order(
+    options = [
+        WriteOptions(
             server.native,
             str(filled.directory),
             filled.secret,
@@ -101,8 +101,8 @@ def create(server: Serving, filled: Filled, seconds: float, manner: Manner, labe
         )
         for number in range(manner.clients)
     ]
-    effort = run_together(server.pid, "bench.serving.writing", orders)
-    written = [Written(**report) for report in effort.reports]
+    result = run_together(server.pid, "bench.serving.writing", options)
+    written = [Written(**report) for report in result.reports]
     acknowledged = sum(one.acknowledged for one in written)
     with NativeClient(server.native, Via.UDP) as client:
         for last in (one.last for one in written if one.last):
@@ -110,7 +110,7 @@ def create(server: Serving, filled: Filled, seconds: float, manner: Manner, labe
                 raise RuntimeError(f"{last} was acknowledged and is not there")
     return Created(
         acknowledged / max(one.seconds for one in written),
-        effort.total / acknowledged * _MICRO,
+        result.total / acknowledged * _MICRO,
         sum(one.cpu for one in written) / acknowledged * _MICRO,
         sum(one.refused for one in written),
     )

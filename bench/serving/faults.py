@@ -13,7 +13,7 @@ from typing import Final
 from bench.serving.installations import Filled
 from bench.serving.resolving import WAYS, ask
 from perseid.server.benchmark.installation import FORMAT
-from perseid.server.benchmark.processes import WORKER, memory, parts
+from perseid.server.benchmark.processes import WORKER, find_processes, memory
 from perseid.wire.client import VerifiedResponse
 from perseid.wire.codes import RemoteProtocolError, ResponseCode
 from tests.server.native.native_client import Address, NativeClient, NoAnswer, Serving, Via, serving
@@ -105,7 +105,7 @@ def resident(server: Serving, when: str) -> Figures:
     """Memory of a server's processes, in MiB."""
     found: Figures = {}
     whole = own = 0.0
-    for pid, part in parts(server.pid).items():
+    for pid, part in find_processes(server.pid).items():
         taken = memory(pid)
         whole += taken.shared_out
         own += taken.own
@@ -140,7 +140,7 @@ def udp_while_a_worker_dies(server: Serving, filled: Filled, generators: int) ->
 
 
 def _of_part(server: Serving, part: str) -> int:
-    return next(pid for pid, found in parts(server.pid).items() if found == part)
+    return next(pid for pid, found in find_processes(server.pid).items() if found == part)
 
 
 def _killed(server: Serving, part: str, via: Via) -> float:

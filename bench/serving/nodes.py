@@ -19,7 +19,7 @@ from statistics import median, quantiles
 from typing import Final
 
 from bench.serving.installations import Filled
-from bench.serving.writing import Order, Written
+from bench.serving.writing import WriteOptions, Written
 from perseid.server.benchmark.installation import PREFIX, three_values
 from perseid.server.benchmark.processes import run_together
 from perseid.wire.codes import ResponseCode
@@ -53,8 +53,8 @@ def join(folder: Path, first: Path) -> Path:
 def writes(name: str, servers: Sequence[Serving], filled: Filled, seconds: float, database: Sequence[int] = ()) -> None:
     """Measure creates by clients that are spread over the servers; print a line for each number of clients."""
     for clients in CLIENTS:
-        orders = [
-            Order(
+        options = [
+            WriteOptions(
                 servers[number % len(servers)].native,
                 str(filled.directory),
                 filled.secret,
@@ -67,15 +67,15 @@ def writes(name: str, servers: Sequence[Serving], filled: Filled, seconds: float
             for number in range(max(clients, len(servers)))
         ]
         first, *others = [server.pid for server in servers]
-        effort = run_together(first, "bench.serving.writing", orders, *others, *database)
-        written = [Written(**report) for report in effort.reports]
+        result = run_together(first, "bench.serving.writing", options, *others, *database)
+        written = [Written(**report) for report in result.reports]
         acknowledged = sum(one.acknowledged for one in written)
         if refused := sum(one.refused for one in written):
             raise RuntimeError(f"{refused} creates were refused")
-        spent = effort.cpu.get(_DATABASE, 0.0)
+        spent = result.cpu.get(_DATABASE, 0.0)
         print(
-            f"{name}, {len(orders)} clients: {acknowledged / max(one.seconds for one in written):,.0f} creates/s, "
-            f"{(effort.total - spent) / acknowledged * _MICRO:,.0f} µs CPU of servers, "
+            f"{name}, {len(options)} clients: {acknowledged / max(one.seconds for one in written):,.0f} creates/s, "
+            f"{(result.total - spent) / acknowledged * _MICRO:,.0f} µs CPU of servers, "
             f"{spent / acknowledged * _MICRO:,.0f} of the database",
             flush=True,
         )

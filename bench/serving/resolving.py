@@ -13,7 +13,7 @@ from bench.serving.installations import Filled
 from perseid.server.benchmark import load
 from perseid.server.benchmark.bare import TCP, UDP, Bare, bare
 from perseid.server.benchmark.installation import FORMAT, PREFIX
-from perseid.server.benchmark.processes import Watch, run_together
+from perseid.server.benchmark.processes import CpuMeter, run_together
 from perseid.wire.codes import ResponseCode
 from tests.server.native.native_client import Address
 
@@ -82,8 +82,8 @@ def resolution(server: MeasuredServer, filled: Filled, way: Way, seconds: float,
 def ask(server: MeasuredServer, filled: Filled, way: Way, seconds: float, generators: int) -> tuple[load.Tally, float]:
     """Send requests one way; return the results and the CPU seconds of the server."""
     by_udp = way.mode == load.UDP
-    orders = [
-        load.Order(
+    options = [
+        load.LoadOptions(
             way.mode,
             server.native,
             FORMAT if way.found else _MISSING,
@@ -96,11 +96,11 @@ def ask(server: MeasuredServer, filled: Filled, way: Way, seconds: float, genera
         )
         for number in range(generators)
     ]
-    effort = run_together(server.pid, load.__name__, orders)
-    tally = sum((load.Tally(**report) for report in effort.reports), load.Tally())
+    result = run_together(server.pid, load.__name__, options)
+    tally = sum((load.Tally(**report) for report in result.reports), load.Tally())
     if not tally.answered:
         raise RuntimeError(f"{way.name}: no correct response, {tally}")
-    return tally, effort.total
+    return tally, result.total
 
 
 def bare_sockets(filled: Filled, seconds: float, generators: int) -> Figures:
@@ -168,9 +168,9 @@ def load_independently(
     subprocess.run([*command, "-d", str(WARM_UP)], check=False, capture_output=True)
 
     def measure(seconds: float) -> Load | None:
-        watch = Watch(server.pid)
+        meter = CpuMeter(server.pid)
         done = subprocess.run([*command, "-d", str(seconds)], check=False, capture_output=True, text=True)
-        cpu = sum(watch.spent().values())
+        cpu = sum(meter.spent().values())
         found = json.loads(done.stdout)
         return Load(cpu / found["ok"] * _MICRO, found["rps"], found["errors"]) if found["ok"] else None
 

@@ -29,7 +29,7 @@ from typing import Final
 from bench.serving.installations import make
 from bench.serving.resolving import until_answered
 from perseid.server.benchmark.installation import PREFIX
-from perseid.server.benchmark.processes import Watch
+from perseid.server.benchmark.processes import CpuMeter
 from tests.server.native.native_client import serving
 from tests.server.running import free_port
 
@@ -126,9 +126,9 @@ def measure(pid: int, address: str, way: Way, handles: int, seconds: float) -> M
 
         def load(seconds: float) -> Measured | None:
             command = ["wrk", "-t1", "-c16", f"-d{max(1, round(seconds))}s", "--latency", "-s", file.name, address]
-            watch = Watch(pid)
+            meter = CpuMeter(pid)
             text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            return parse_output(text, sum(watch.spent().values()), way)
+            return parse_output(text, sum(meter.spent().values()), way)
 
         return until_answered(load, seconds)
 
@@ -189,7 +189,7 @@ def flood(address: tuple[str, int], pid: int, handles: int, seconds: int) -> Non
         file.flush()
         where = f"http://{address[0]}:{address[1]}"
         command = ["wrk", "-t1", f"-c{FLOOD_CONNECTIONS}", f"-d{seconds + 2}s", "-s", file.name, where]
-        watch = Watch(pid)
+        meter = CpuMeter(pid)
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             time.sleep(1)
             _print_waits("redirect, during a flood of 404", waits(address, handles, seconds))
@@ -197,7 +197,7 @@ def flood(address: tuple[str, int], pid: int, handles: int, seconds: int) -> Non
     requests = _REQUESTS.search(text)
     if requests is None:
         raise RuntimeError(f"wrk says:\n{text}")
-    cpu = sum(watch.spent().values()) / int(requests[1]) * 1e6
+    cpu = sum(meter.spent().values()) / int(requests[1]) * 1e6
     print(f"{'the flood':<36}{cpu:8.1f} µs CPU {int(requests[1]) / (seconds + 2):9,.0f}/s")
 
 

@@ -37,7 +37,7 @@ _RECEIVED = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Order(processes.Order):
+class WriteOptions(processes.ProcessOptions):
     """Options of a client."""
 
     address: tuple[str, int]
@@ -70,18 +70,18 @@ class Written:
     """The last acknowledged record."""
 
 
-def create(order: Order, wait: Callable[[], object]) -> Written:
+def create(options: WriteOptions, wait: Callable[[], object]) -> Written:
     """Create records for the given time, after `wait` returns."""
-    filled = Filled(Path(order.directory), 0, order.secret)
-    if order.pipelined:
-        return _pipeline(order, filled, wait)
-    with NativeClient(order.address, Via(order.via)) as client:
-        client.act_as(*filled.proof(order.proof))
-        names = (f"{PREFIX}/{order.label}-{number:06d}" for number in count())
-        if order.in_session:
+    filled = Filled(Path(options.directory), 0, options.secret)
+    if options.pipelined:
+        return _pipeline(options, filled, wait)
+    with NativeClient(options.address, Via(options.via)) as client:
+        client.act_as(*filled.proof(options.proof))
+        names = (f"{PREFIX}/{options.label}-{number:06d}" for number in count())
+        if options.in_session:
             client.begin_session()
             _must_be_done(client, next(names))  # authenticate once
-            prepared = int(order.seconds * PREPARED_A_SECOND * min(1.0, MOST_UNEQUAL / order.clients)) + 1
+            prepared = int(options.seconds * PREPARED_A_SECOND * min(1.0, MOST_UNEQUAL / options.clients)) + 1
             steps = _prepared(client, [next(names) for _ in range(prepared)])
         else:
             steps = ((name, client.create(name, three_values(name)).code == ResponseCode.SUCCESS) for name in names)
@@ -95,20 +95,20 @@ def create(order: Order, wait: Callable[[], object]) -> Written:
                 last = name
             else:
                 refused += 1
-            if time.monotonic() - started > order.seconds:
+            if time.monotonic() - started > options.seconds:
                 break
         return Written(acknowledged, refused, time.monotonic() - started, time.process_time() - cpu, last)
 
 
-def _pipeline(order: Order, filled: Filled, wait: Callable[[], object]) -> Written:
+def _pipeline(options: WriteOptions, filled: Filled, wait: Callable[[], object]) -> Written:
     """Create as programs do, with the client of the product."""
-    identity, key = filled.proof(order.proof)
-    names = (f"{PREFIX}/{order.label}-{number:06d}" for number in count())
-    with perseid_client.NativeClient(*order.address, identity=identity, key=key) as native:
+    identity, key = filled.proof(options.proof)
+    names = (f"{PREFIX}/{options.label}-{number:06d}" for number in count())
+    with perseid_client.NativeClient(*options.address, identity=identity, key=key) as native:
         native.create(name := next(names), three_values(name))  # authenticate once
         wait()
         started, cpu = time.monotonic(), time.process_time()
-        wanted = takewhile(lambda _: time.monotonic() - started < order.seconds, names)
+        wanted = takewhile(lambda _: time.monotonic() - started < options.seconds, names)
         results = list(native.do_many(native_operations.create(name, three_values(name)) for name in wanted))
         created = [result for result in results if isinstance(result, str)]
         seconds, spent = time.monotonic() - started, time.process_time() - cpu
@@ -160,7 +160,7 @@ def main() -> None:
         print("ready", flush=True)
         sys.stdin.readline()
 
-    print(json.dumps(asdict(create(Order.from_json(sys.argv[1]), wait))))
+    print(json.dumps(asdict(create(WriteOptions.from_json(sys.argv[1]), wait))))
 
 
 if __name__ == "__main__":

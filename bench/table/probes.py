@@ -29,7 +29,7 @@ from bench.table.report import CPU, MEMORY, TIME, Sample
 from perseid.cli._benchmark import LIMITS, QUIET
 from perseid.server.benchmark import load
 from perseid.server.benchmark.bare import TCP, UDP
-from perseid.server.benchmark.processes import memory, parts
+from perseid.server.benchmark.processes import find_processes, memory
 from tests.server.running import Serving, serving
 
 ECHO: Final = "echo in C"
@@ -308,7 +308,7 @@ def _dns_memory(server: anchors.DnsServer) -> Sample:
 def _own_memory(lab: Lab, server: Serving) -> Sample:
     way = Way("found", load.UDP, window=8)
     failed = load_independently(lab.generator, server, way, lab.plan.handles, TOUCH_SECONDS).failed
-    return Sample(sum(memory(pid).own for pid in parts(server.pid)), failed=failed)
+    return Sample(sum(memory(pid).own for pid in find_processes(server.pid)), failed=failed)
 
 
 def start(lab: Lab) -> Iterator[Probe]:

@@ -52,8 +52,8 @@ def test_bench_runs_no_python_file_of_the_working_directory(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     subprocess.run([*_benchmark._PROGRAM, "--version"], check=True, stdout=subprocess.DEVNULL)
     with bare(UDP) as echo:
-        order = load.Order(load.UDP, echo.native, "1/%d", 100, 0.05, sockets=1, window=1)
-        (report,) = run_together(echo.pid, load.__name__, [order]).reports
+        options = load.LoadOptions(load.UDP, echo.native, "1/%d", 100, 0.05, sockets=1, window=1)
+        (report,) = run_together(echo.pid, load.__name__, [options]).reports
     assert report["answered"] > 0
 
 

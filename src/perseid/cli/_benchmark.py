@@ -25,7 +25,7 @@ from perseid.schema.benchmark import BenchmarkReport, BenchmarkRow
 from perseid.server.benchmark import load
 from perseid.server.benchmark.bare import UDP, bare
 from perseid.server.benchmark.installation import ADMINISTRATOR, FORMAT, PREFIX, fill, three_values
-from perseid.server.benchmark.processes import Watch, memory, parts, run_together
+from perseid.server.benchmark.processes import CpuMeter, find_processes, memory, run_together
 from perseid.wire.codes import ResponseCode
 
 SECONDS: Final = 24
@@ -147,16 +147,16 @@ def measure(folder: Path, records: int, seconds: float, step: Callable[[str], No
                 rows.append(_load(name, server.pid, address, mode, format_, code, records, share))
             step("creates")
             rows.append(_creates(server, secret, share))
-            used = sum(memory(pid).own for pid in parts(server.pid))
+            used = sum(memory(pid).own for pid in find_processes(server.pid))
         return BenchmarkReport(records, len(os.sched_getaffinity(0)), server.start_seconds, used, tuple(rows))
 
 
 def _wait_until_idle(pid: int) -> None:
     """Wait until the workers have loaded pages and the API, which they do after they have started to serve."""
     for _ in range(int(MAX_IDLE_WAIT / IDLE_INTERVAL)):
-        watch = Watch(pid)
+        meter = CpuMeter(pid)
         time.sleep(IDLE_INTERVAL)
-        if sum(watch.spent().values()) < IDLE_INTERVAL / 10:
+        if sum(meter.spent().values()) < IDLE_INTERVAL / 10:
             return
 
 
@@ -187,9 +187,9 @@ def _load(  # noqa: PLR0913, PLR0917 - options
     window = SOCKETS if mode == load.UDP else 1
     tally, cpu = load.Tally(), 0.0
     for duration in filter(None, (WARM_UP, seconds)):
-        order = load.Order(mode, address, format_, records, duration, int(code), SOCKETS, window)
-        effort = run_together(pid, load.__name__, [order])
-        tally, cpu = load.Tally(**effort.reports[0]), effort.total
+        options = load.LoadOptions(mode, address, format_, records, duration, int(code), SOCKETS, window)
+        result = run_together(pid, load.__name__, [options])
+        tally, cpu = load.Tally(**result.reports[0]), result.total
     if not tally.answered:
         raise RuntimeError(f"{name}: no correct response, {tally}")
     return BenchmarkRow(name, tally.answered / tally.seconds, cpu / tally.answered * _MICRO, tally.lost + tally.wrong)
@@ -200,10 +200,10 @@ def _creates(server: RunningServer, secret: str, seconds: float) -> BenchmarkRow
     names = (f"{PREFIX}/new-{number:07d}" for number in count())
     with NativeClient(*server.native, identity=str(ADMINISTRATOR), key=secret.encode()) as client:
         client.create(name := next(names), three_values(name))  # authenticate once
-        watch, started = Watch(server.pid), time.monotonic()
+        meter, started = CpuMeter(server.pid), time.monotonic()
         wanted: Iterator[str] = takewhile(lambda _: time.monotonic() - started < seconds, names)
         results = list(client.do_many(create_operation(name, three_values(name)) for name in wanted))
-        took, cpu = time.monotonic() - started, sum(watch.spent().values())
+        took, cpu = time.monotonic() - started, sum(meter.spent().values())
     created = sum(isinstance(result, str) for result in results)
     if not created:
         raise RuntimeError(f"creates: no record was created, {results[:1]}")

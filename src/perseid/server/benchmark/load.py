@@ -42,7 +42,7 @@ _ID, _LENGTH, _CODE = slice(8, 12), slice(16, 20), slice(24, 28)
 
 
 @dataclass(frozen=True, slots=True)
-class Order(processes.Order):
+class LoadOptions(processes.ProcessOptions):
     """Options of a generator."""
 
     mode: str
@@ -100,11 +100,11 @@ class _Line:
 class Generator:
     """Sends requests as ordered."""
 
-    def __init__(self, order: Order) -> None:
-        self._order = order
-        self._code = int(order.code).to_bytes(4, "big")
-        self._next = (_http_requests if order.mode == HTTP else _requests)(order).__next__
-        self._status = b"HTTP/1.1 %d " % order.code
+    def __init__(self, options: LoadOptions) -> None:
+        self._options = options
+        self._code = int(options.code).to_bytes(4, "big")
+        self._next = (_http_requests if options.mode == HTTP else _requests)(options).__next__
+        self._status = b"HTTP/1.1 %d " % options.code
         self._poll = select.epoll()
         self._lines: dict[int, _Line] = {}
         self._given_up: set[bytes] = set()
@@ -118,11 +118,11 @@ class Generator:
             TCP: self._once,
             KEPT: self._stream,
             HTTP: self._http,
-        }[self._order.mode]
+        }[self._options.mode]
         started, cpu = time.monotonic(), time.process_time()
-        end = started + self._order.seconds
+        end = started + self._options.seconds
         tidy = started + PATIENCE / 5
-        for _ in range(self._order.sockets):
+        for _ in range(self._options.sockets):
             self._open(started)
         while (now := time.monotonic()) < end or (self._outstanding() and now < end + PATIENCE):
             self._ending = now >= end
@@ -132,7 +132,7 @@ class Generator:
                 self._give_up(now)
                 tidy = now + PATIENCE / 5
         self.tally.lost += self._outstanding()
-        self.tally.seconds = self._order.seconds
+        self.tally.seconds = self._options.seconds
         self.tally.cpu = time.process_time() - cpu
         for line in self._lines.values():
             line.socket.close()
@@ -150,21 +150,21 @@ class Generator:
             self._given_up.update(old)
             for number in old:
                 del line.pending[number]
-            if old and self._order.mode != UDP:
+            if old and self._options.mode != UDP:
                 self._reopen(line, now)
             elif old:
                 self._ask(line, len(old), now)
 
     def _open(self, now: float) -> None:
-        kind = socket.SOCK_DGRAM if self._order.mode == UDP else socket.SOCK_STREAM
+        kind = socket.SOCK_DGRAM if self._options.mode == UDP else socket.SOCK_STREAM
         sock = socket.socket(socket.AF_INET, kind)
         if kind == socket.SOCK_STREAM:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.connect(self._order.address)  # immediate on the same machine
+        sock.connect(self._options.address)  # immediate on the same machine
         sock.setblocking(False)
         line = self._lines[sock.fileno()] = _Line(sock)
         self._poll.register(sock.fileno(), select.EPOLLIN)
-        self._ask(line, 1 if self._order.mode in {TCP, HTTP} else self._order.window, now)
+        self._ask(line, 1 if self._options.mode in {TCP, HTTP} else self._options.window, now)
 
     def _reopen(self, line: _Line, now: float) -> None:
         del self._lines[line.socket.fileno()]
@@ -263,25 +263,25 @@ def _body_length(head: bytes) -> int:
     return int(head.lower().partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0] or b"0")
 
 
-def _random_names(order: Order) -> Iterator[str]:
-    numbers = random.Random(order.seed)  # noqa: S311 - no secret
-    return ((order.format % numbers.randrange(order.handles)) for _ in range(min(_REQUESTS, order.handles)))
+def _random_names(options: LoadOptions) -> Iterator[str]:
+    numbers = random.Random(options.seed)  # noqa: S311 - no secret
+    return ((options.format % numbers.randrange(options.handles)) for _ in range(min(_REQUESTS, options.handles)))
 
 
-def _http_requests(order: Order) -> Iterator[tuple[bytes, bytes]]:
+def _http_requests(options: LoadOptions) -> Iterator[tuple[bytes, bytes]]:
     """Endless requests with their ids, which are not sent."""
     requests = cycle(
-        [f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n".encode() for path in _random_names(order)]
+        [f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n".encode() for path in _random_names(options)]
     )
     return ((number.to_bytes(4, "big"), request) for number, request in enumerate(requests))
 
 
-def _requests(order: Order) -> Iterator[tuple[bytes, bytes]]:
+def _requests(options: LoadOptions) -> Iterator[tuple[bytes, bytes]]:
     """Endless requests with their ids, for random handles."""
-    flags = DEFAULT_FLAGS | (OpFlag.KEEP_CONNECTION if order.mode == KEPT else OpFlag(0))
+    flags = DEFAULT_FLAGS | (OpFlag.KEEP_CONNECTION if options.mode == KEPT else OpFlag(0))
     header = Header(OpCode.RESOLUTION, flags=flags, expires=int(time.time()) + MESSAGE_LIFETIME)
     messages = []
-    for name in _random_names(order):
+    for name in _random_names(options):
         body = encode_request(Resolve(name.encode()), CURRENT_VERSION)
         messages.append(Message.build(Envelope(), header, body).to_bytes())
     before, after = messages[0][: _ID.start], cycle([raw[_ID.stop :] for raw in messages])
@@ -292,7 +292,7 @@ def _requests(order: Order) -> Iterator[tuple[bytes, bytes]]:
 
 def main() -> None:
     """Report readiness, wait, send, report."""
-    generator = Generator(Order.from_json(sys.argv[1]))
+    generator = Generator(LoadOptions.from_json(sys.argv[1]))
     print("ready", flush=True)
     sys.stdin.readline()
     print(json.dumps(asdict(generator.run())))

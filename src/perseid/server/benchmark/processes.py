@@ -47,14 +47,14 @@ def children(pid: int) -> list[int]:
     return sorted(found)
 
 
-def part_of(pid: int) -> str:
+def find_role(pid: int) -> str:
     """The role of a child: its name without its number."""
     return (_PROC / str(pid) / "comm").read_text().strip().partition("-")[0]
 
 
-def parts(supervisor: int) -> dict[int, str]:
+def find_processes(supervisor: int) -> dict[int, str]:
     """All processes of a server with their roles."""
-    return {supervisor: SUPERVISOR} | {pid: part_of(pid) for pid in children(supervisor)}
+    return {supervisor: SUPERVISOR} | {pid: find_role(pid) for pid in children(supervisor)}
 
 
 def cpu_seconds(pid: int) -> float:
@@ -74,11 +74,11 @@ def memory(pid: int) -> Memory:
     return Memory(resident, shared_out, anonymous + shared_memory)
 
 
-class Watch:
+class CpuMeter:
     """Measures CPU time of the processes of servers since its creation."""
 
     def __init__(self, *supervisors: int) -> None:
-        self._parts = {pid: part for supervisor in supervisors for pid, part in parts(supervisor).items()}
+        self._parts = {pid: part for supervisor in supervisors for pid, part in find_processes(supervisor).items()}
         self._before = self._now()
 
     def _now(self) -> Mapping[int, float]:
@@ -96,7 +96,7 @@ class Watch:
 # Processes that load the server
 
 
-class Order:
+class ProcessOptions:
     """Base of dataclasses with the options of a process, passed on its command line; `address` is host and port."""
 
     __slots__ = ()
@@ -114,7 +114,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class LoadResult:
     """Results and cost."""
 
     reports: tuple[dict[str, Any], ...]
@@ -128,8 +128,8 @@ class Effort:
         return sum(self.cpu.values())
 
 
-def run_together(supervisor: int, module: str, orders: Sequence[Order], *others: int) -> Effort:
-    """Start `python -m module ORDER` for each order, release all when all are ready, and wait for their end.
+def run_together(supervisor: int, module: str, options: Sequence[ProcessOptions], *others: int) -> LoadResult:
+    """Start `python -m module OPTIONS` for each of them, release all when all are ready, and wait for their end.
 
     `others` are other servers that work for them.
     """
@@ -137,21 +137,21 @@ def run_together(supervisor: int, module: str, orders: Sequence[Order], *others:
     isolated = ["-P"] if module.startswith("perseid.") else []
     with ExitStack() as stack:
         processes = []
-        for order in orders:
-            command = [sys.executable, *isolated, "-m", module, order.to_json()]
+        for each in options:
+            command = [sys.executable, *isolated, "-m", module, each.to_json()]
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603 - modules of this program
             processes.append(stack.enter_context(process))
             stack.callback(process.kill)
         for process in processes:
             if process.stdout is None or process.stdout.readline() != "ready\n":
                 raise RuntimeError(f"{module} failed to start; see its messages")
-        watch = Watch(supervisor, *others)
+        meter = CpuMeter(supervisor, *others)
         for process in processes:
             if process.stdin is not None:
                 process.stdin.write("go\n")
                 process.stdin.flush()
         written = [process.communicate()[0] for process in processes]
-        cpu = watch.spent()
+        cpu = meter.spent()
     if any(process.returncode for process in processes):
         raise RuntimeError(f"{module} failed; see its messages")
-    return Effort(tuple(json.loads(text) for text in written), cpu)
+    return LoadResult(tuple(json.loads(text) for text in written), cpu)
