@@ -30,7 +30,7 @@ from perseid.records.private_keys import PrivateKey, read_private_key
 from perseid.records.site import address_to_json
 from perseid.registry.commands.namespaces import namespaces
 from perseid.registry.installation.installation import load_settings
-from perseid.registry.installation.site import take_over
+from perseid.registry.installation.site import replace_identity
 from perseid.registry.jobs.migration import MigrationProblem
 from perseid.registry.policy.policy import PROFILES
 from perseid.schema.migration import (
@@ -274,7 +274,7 @@ def keys(
         raise CommandFailed("A server is running on this installation", "Stop it first")
     if not yes:
         confirm("The site information and the key of this installation will be replaced")
-    paths = take_over(folder, config, found.site, found.key)
+    paths = replace_identity(folder, config, found.site, found.key)
     addresses = [address_to_json(server.address) for server in found.site.servers]
     lines = [
         f"[site]\nposition = {found.position + 1}" if found.position else "",

@@ -138,7 +138,7 @@ static void *run(void *argument)
             poll(NULL, 0, PAUSE_MILLISECONDS);
             continue;
         }
-        tcp_look_after(loop, now);
+        tcp_maintain(loop, now);
         int count = wait_for_events(loop, events), connections = 0;
         bool has_datagrams = udp_is_full(loop->udp);
         for (int i = 0; i < count; i++) {

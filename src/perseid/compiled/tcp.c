@@ -236,7 +236,7 @@ static step_t answer(loop_t *loop, int descriptor, const address_t *peer, bytes_
 }
 
 /* Why a connection whose request was answered is for the event loop. */
-static reason_t answered(const tcp_t *tcp) { return tcp->received[KEEP_AT] & KEEP_BIT ? ANSWERED_KEPT : ANSWERED; }
+static reason_t answered_reason(const tcp_t *tcp) { return tcp->received[KEEP_AT] & KEEP_BIT ? ANSWERED_KEPT : ANSWERED; }
 
 static void serve_new(loop_t *loop, int descriptor, const address_t *peer)
 {
@@ -264,7 +264,7 @@ static void serve_new(loop_t *loop, int descriptor, const address_t *peer)
     if (step == LEAVE)
         hand_over(loop, descriptor, peer, UNANSWERED, rest);
     else if (step == CONTINUE || !keep(loop, descriptor, peer))
-        hand_over(loop, descriptor, peer, answered(tcp), rest);
+        hand_over(loop, descriptor, peer, answered_reason(tcp), rest);
 }
 
 static void accept_connections(loop_t *loop, int listener, size_t limit)
@@ -305,7 +305,7 @@ static void serve_kept(loop_t *loop, uint32_t number)
         end_kept(loop, number);
     } else {
         epoll_ctl(loop->epoll, EPOLL_CTL_DEL, kept->descriptor, NULL);
-        hand_over(loop, kept->descriptor, &kept->peer, step == LEAVE ? UNANSWERED : answered(tcp), rest);
+        hand_over(loop, kept->descriptor, &kept->peer, step == LEAVE ? UNANSWERED : answered_reason(tcp), rest);
         free_number(tcp, number);
     }
 }
@@ -341,7 +341,7 @@ static void watch_listeners(loop_t *loop, bool is_accepting)
     tcp->is_accepting = is_accepting;
 }
 
-void tcp_look_after(loop_t *loop, double now)
+void tcp_maintain(loop_t *loop, double now)
 {
     tcp_t *tcp = loop->tcp;
 

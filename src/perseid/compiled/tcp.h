@@ -49,7 +49,7 @@ bool tcp_must_wait(const tcp_t *tcp, double now);
 bool tcp_has_room(loop_t *loop);
 
 /* End connections that were idle for too long, and accept again after a pause. */
-void tcp_look_after(loop_t *loop, double now);
+void tcp_maintain(loop_t *loop, double now);
 
 /* Accept connections and read them: answer what they have sent, or leave them to the event loop. */
 void tcp_handle(loop_t *loop, const struct epoll_event *events, int count);

@@ -20,7 +20,7 @@ from perseid.registry.installation.installation import Installation
 from perseid.registry.installation.settings import FILE_NAME
 from perseid.server.limits.udp import SLOTS, TrafficLimit
 from perseid.server.observe.counters import SharedCounters
-from perseid.server.processes.resolver import ResolverCounts, take_over
+from perseid.server.processes.resolver import ResolverCounts, wait_for_end
 from perseid.wire.codes import OpCode, ResponseCode
 from perseid.wire.fragments import MAX_PACKET
 from perseid.wire.message import RESPONSE_CODE
@@ -46,7 +46,7 @@ class Running:
 
     def end(self) -> ResolverCounts | None:
         """End it as the first worker does."""
-        counts = take_over(self.handover.detach())
+        counts = wait_for_end(self.handover.detach())
         assert self.process.wait(PATIENCE) == 0
         return counts
 
@@ -185,7 +185,7 @@ def test_counts_of_a_killed_resolver_are_lost_only() -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             theirs.sendall(counts[:length])
-        assert (take_over(ours.detach()) is not None) is taken
+        assert (wait_for_end(ours.detach()) is not None) is taken
 
 
 def test_requests_during_a_start_are_counted_once(directory: Path) -> None:

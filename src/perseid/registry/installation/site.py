@@ -65,7 +65,7 @@ CHECKPOINT_KEY: Final = "checkpoint.key"
 NEXT_CHECKPOINT_KEY: Final = f"{CHECKPOINT_KEY}.next"
 PUBLIC_KEY: Final = "pubkey.bin"
 BEFORE_SUFFIX: Final = ".before"
-"""The end of the names of files that `take_over` has replaced."""
+"""The end of the names of files that `replace_identity` has replaced."""
 
 MAX_SITE_BYTES: Final = 4_194_304
 """Maximum size of site information in bytes: more than a thousand servers with long keys."""
@@ -361,7 +361,7 @@ def rotate(directory: Path, config: Config) -> RotationResult:
     return RotationResult(key.public, site, paths, pending is not None)
 
 
-def take_over(directory: Path, config: Config, site: Site, key: PrivateKey) -> tuple[Path, ...]:
+def replace_identity(directory: Path, config: Config, site: Site, key: PrivateKey) -> tuple[Path, ...]:
     """Use the site information and the key of another server, such as one that this installation replaces.
 
     The order is that of a rotation, so an interruption leaves a pair that matches. The files that were in use before

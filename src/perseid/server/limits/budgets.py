@@ -401,7 +401,7 @@ class Connections:
         self._add(source)
         return True
 
-    def take_over(self, host: str) -> None:
+    def count_admitted(self, host: str) -> None:
         """Count a connection that the thread has admitted; `leave` must follow."""
         self._add(get_source(host))
 

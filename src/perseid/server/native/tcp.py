@@ -483,7 +483,7 @@ class NativeAcceptLoop(AcceptLoop):
             for _, _, host, is_admitted, received, unsent, keep in taken:
                 client = clients.popleft()
                 if is_admitted:
-                    self._connections.take_over(host)
+                    self._connections.count_admitted(host)
                     self._serve(client, host, partial(self._continue, received=received, unsent=unsent, keep=keep))
                 else:
                     self._take(client, host)

@@ -69,7 +69,7 @@ class ResolverCounts(msgspec.Struct):
 _decode_counts = msgspec.msgpack.Decoder(ResolverCounts).decode
 
 
-def take_over(handover: int) -> ResolverCounts | None:
+def wait_for_end(handover: int) -> ResolverCounts | None:
     """In the first worker: wait until the resolver reads the sockets no more; None if it has sent no counts."""
     with socket.socket(fileno=handover) as ours, ours.makefile("rb") as counts:
         ours.shutdown(socket.SHUT_WR)

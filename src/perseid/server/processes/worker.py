@@ -79,7 +79,7 @@ from .accept import AcceptLoop
 from .child import BEAT_SECONDS, ChildOptions, SupervisorLink, parse_options
 from .pools import Pools
 from .remote_ledger import RemoteLedger
-from .resolver import take_over
+from .resolver import wait_for_end
 from .site_settings import ServerIdentity, load_identity
 
 if TYPE_CHECKING:
@@ -391,7 +391,7 @@ class Worker:
     def _replace_resolver(self) -> None:
         """Wait until the resolver reads the sockets no more, and continue its counts."""
         with self._supervisor.starting():
-            counts = take_over(self._options.handover)
+            counts = wait_for_end(self._options.handover)
         if counts is not None:
             tally = self._counts.tally
             self._counts.continue_udp(counts.responses, counts.udp_bytes)
