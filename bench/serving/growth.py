@@ -54,7 +54,7 @@ def _requests(filled: Filled, seconds: float) -> Figures:
     with serving(filled.directory, **SETTINGS) as server:
         for case in [case for case in CASES if case.name in REQUESTS]:
             with closing(Connection(server.http, credentials)) as ask:
-                measured = measure(server.pid, ask, case, filled.handles, seconds)
+                measured = measure(server.pid, [ask], case, filled.handles, seconds)
             found[f"{case.name}: CPU µs"] = measured.cpu
             found[f"{case.name}: fastest of a hundred, ms"] = measured.fastest
     return found
