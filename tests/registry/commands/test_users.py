@@ -249,7 +249,9 @@ def test_users_are_listed_page_by_page_for_those_who_can_see_them(registry: Regi
     by_handle = {user.handle: user for user in found}
     assert by_handle["12345/ann"].email == "ann@example.org"
     assert by_handle["12345/bob"].identities == ("300:12345/bob", "301:12345/bob")
-    assert [user.handle for user in users(registry, by=NOBODY)] == []
+    with pytest.raises(Refused) as caught:
+        users(registry, by=NOBODY)
+    assert caught.value.code is ResponseCode.AUTHENTICATION_NEEDED
     assert users(registry, "") == found
     assert [value.type for value in registry.resolve(Query(handle("12345/ann")), NOBODY).values] == [
         "EMAIL",

@@ -20,7 +20,7 @@ of these scopes there. No token meets a requirement without scopes: so it is wit
 tokens.
 
     read        private values, unpublished handles, and the history as administrators see it
-    find        the handles of a namespace: list, find, log
+    find        the handles of a namespace: list, find, log; with `read` also users
     mint        mint, reserve and generate handles
     create      create a record under a chosen or a reserved handle
     update      add, change and remove values; link; rewrite
@@ -400,6 +400,15 @@ def list_handles(prefix: str) -> Requirement:
         ((need,),),
         required_scope=RequiredScope.for_namespace(prefix, Scope.FIND),
     )
+
+
+def list_users(prefix: str) -> Requirement:
+    """The requirement to list users, of a prefix or of all: any key. Each record has its own requirement.
+
+    A token must be able to find records and to read private values, because most keys are private.
+    """
+    required_scope = RequiredScope.for_namespace(prefix, Scope.READ, Scope.FIND)
+    return Requirement("list users", ((),), required_scope=required_scope)
 
 
 def status() -> Requirement:

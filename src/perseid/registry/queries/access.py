@@ -22,7 +22,7 @@ from perseid.registry.access.permissions import Role
 from perseid.registry.access.roles import ROLES, find_role, has_keys_or_groups, is_key, is_role_group
 from perseid.registry.commands.access import get_prefix_handle, reference_key
 from perseid.registry.context import Context, not_found
-from perseid.registry.identity import handle_key
+from perseid.registry.identity import TokenIdentity, handle_key
 from perseid.registry.snapshot import Snapshot, StoredRecord
 from perseid.schema.access import MAX_ENTRIES, AccessRole, KeyState
 
@@ -319,7 +319,10 @@ def list_users(
     """Return a page of the users that the caller can see, of a prefix or of all; and where the next one starts.
 
     A user is a record with a key. The first page for a prefix also has the members of its groups that have none.
+    Raises `Refused`.
     """
+    limits = context.identity.scope.namespaces if isinstance(context.identity, TokenIdentity) else None
+    context.require(permissions.list_users(prefix or next(iter(limits or ()), "")))  # all: those of its namespaces
     users: list[UserInfo] = []
     if prefix:
         get_prefix_handle(context, prefix)

@@ -132,3 +132,15 @@ def test_token_needs_its_scopes(server: Harness) -> None:
     post(server, "/users", {**ZOE, "name": "y"}, 201, **enough)
     post(server, "/grants", GRANT, 200, **enough)
     assert got(send(server, "GET", "/access?on=12345/y"))["entries"][0]["identity"] == ADMINISTRATOR
+
+
+def test_token_without_the_scopes_is_refused_a_list_of_users(server: Harness) -> None:
+    post(server, "/users", ZOE, 201)
+    for scope, missing in (("find", "read"), ("read", "find")):
+        found = problem(send(server, "GET", "/users", headers=with_token(server, "mint", scope)), "permission-denied")
+        assert f"cannot list users: its scopes do not include {missing}" in found["detail"]
+    token = with_token(server, "read", "find")
+    for path in ("/users", "/users?prefix=12345"):
+        assert "12345/zoe" in {each["handle"] for each in got(send(server, "GET", path, headers=token))["users"]}
+    found = problem(send(server, "GET", "/users?prefix=0.NA", headers=token), "permission-denied")
+    assert "it is limited to 12345" in found["detail"]

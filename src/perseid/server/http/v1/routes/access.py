@@ -11,7 +11,6 @@ from perseid.ledger.store.jobs import Job
 from perseid.records.errors import InvalidData
 from perseid.records.record import ValueRef
 from perseid.registry.commands.access import AccessChange, Grant, Revoke
-from perseid.registry.commands.records import require_identity
 from perseid.registry.commands.users import (
     AddUser,
     DisableUser,
@@ -162,12 +161,14 @@ async def add_user(call: ApiCall, new: NewUser) -> Reply[UserKey]:
     return Reply(msgspec.structs.replace(created, secret=key.secret, advice=""), CREATED, reply.fields, name=reply.name)
 
 
-@ACCESS.add("GET", "/users", "List users", problems=(401, 404, 422))
+@ACCESS.add("GET", "/users", "List users", problems=(401, 403, 404, 422))
 async def get_users(call: ApiCall, query: UsersQuery) -> Reply[UserPage]:
-    """List the users that you can see: handles with a key; for a prefix also members of its groups without one."""
+    """List the users that you can see: handles with a key; for a prefix also members of its groups without one.
+
+    A token needs the scopes `read` and `find`.
+    """
 
     def read(context: Context) -> Reply[UserPage]:
-        require_identity(context, "see users")
         page, following = list_users(context, query.prefix, call.after(tuple[int, str | None]), query.limit)
         return call.page(UserPage([to_user(each) for each in page], call.seal(following)))
 
