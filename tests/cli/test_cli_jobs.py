@@ -149,6 +149,7 @@ def test_dry_run_of_an_undo_shows_extent_and_conflicts(here: Site) -> None:
     assert here.lines("undo last --dry-run") == [
         f"job        {job}",
         "action     rewrite http://old.example/* to https://new.example/*",
+        "result     12 records will be restored: undo of rewrite http://old.example/* to https://new.example/*",
         "records    12",
         "conflicts  0",
         "changed    0",
@@ -174,7 +175,30 @@ def test_undo_last_is_refused_if_the_last_change_is_not_a_job(here: Site) -> Non
     here.ok("undo last --dry-run")  # the later change is that of another user
 
 
+@pytest.mark.usefixtures("terminal")
+def test_undo_of_an_undo_says_that_it_does_the_job_again(here: Site) -> None:
+    """The same command twice undoes the undo: the prompt and the result say so."""
+    mint = "mint 12345/n-"
+    for again in (
+        f"12 new records become tombstones: undo of {mint}",
+        f"12 records: undoes an undo, so {mint} is done again",
+        f"12 records: undoes a redo, so {mint} is undone again",
+    ):
+        assert f"result     {again}" in here.lines("undo last --dry-run")
+        done = here.ok("undo last", stdin=b"yes\n")
+        assert f"{again}. Continue? [y/N]" in done.err
+        assert f"result   {again.replace('become', 'became')}" in done.out.splitlines()
+    here.ok("create 12345/new --url http://old.example/new")
+    move(here, "--yes")
+    assert here.ok("undo last --dry-run --json").json["tombstones"] == 0
+    assert (
+        "result   1 record was restored: undo of rewrite http://old.example/* to https://new.example/*"
+        in here.lines("undo last --yes")
+    )
+
+
 def test_undo_of_a_mint_leaves_tombstones(here: Site) -> None:
+    assert here.ok("undo last --dry-run --json").json["tombstones"] == 12
     assert here.ok("undo last --yes --json").json["done"] == 12
     states = {json.loads(line)["state"] for line in here.lines("list 12345 --json")}
     assert states == {"tombstone"}

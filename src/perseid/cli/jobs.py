@@ -1,18 +1,22 @@
 """`perseid rewrite`, `perseid undo` and `perseid jobs`: changes to many records."""
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
 import typer
 
+from perseid.client.errors import ClientError
 from perseid.names.errors import quote_text
 from perseid.records.json_form import value_from_json
 from perseid.registry.access.permissions import display_name
 from perseid.registry.jobs import rewrite as rewrite_job
 from perseid.registry.jobs import runner
+from perseid.registry.jobs import undo as undo_job
 from perseid.registry.jobs.rewrite import Rewrite
 from perseid.registry.queries.find import Search
+from perseid.registry.results import Refused
 from perseid.schema.jobs import JobResponse, JobState, PlannedRecord, UndoPlan
 from perseid.schema.queries import Selectors
 
@@ -28,7 +32,7 @@ from ._arguments import (
 )
 from ._commands import Group, register_command
 from ._output import AsJson, confirm, pluralize, print_fields, print_json, print_message, print_text
-from ._target import LocalTarget, open_target
+from ._target import LocalTarget, Target, open_target
 from .lifecycle import Yes, advise_canceled, run_job
 from .queries import (
     ChangedSince,
@@ -172,11 +176,12 @@ def undo(
     with open_target(directory, acting_as) as target:
         plan = target.preview_undo(job)
         original = target.job(plan.job)
+        depth, root = _find_undone(target, original)
         if dry_run:
-            _print_undo_plan(plan, original, json)
+            _print_undo_plan(plan, original, _describe_undo(plan, depth, root, is_done=False), json)
             return
         if not yes and plan.possible:
-            confirm(f"{pluralize(plan.total, 'record')} will be restored: undo of {_describe(original)}")
+            confirm(_describe_undo(plan, depth, root, is_done=False))
         if json:
             for each in plan.conflicts:
                 print_json(each)
@@ -184,18 +189,48 @@ def undo(
     if json:
         print_json(ended)
     else:
-        _print_summary({"job": ended.job, "undoes": original.job, "records": ended.total, "changed": ended.done})
+        result = _describe_undo(plan, depth, root, is_done=True)
+        counts = {"records": ended.total, "changed": ended.done}
+        _print_summary({"job": ended.job, "undoes": original.job, "result": result, **counts})
 
 
 register_command(app, "undo")(undo)
 
 
-def _print_undo_plan(plan: UndoPlan, original: JobResponse, json: bool) -> None:
+def _find_undone(target: Target, job: JobResponse) -> tuple[int, JobResponse]:
+    """Follow undos to the job that they undo or redo; return how many there are, too."""
+    depth = 0
+    with suppress(Refused, ClientError):  # one that the caller cannot see
+        while job.kind == undo_job.KIND:
+            job = target.job(str(job.parameters["job"]))
+            depth += 1
+    return depth, job
+
+
+def _describe_undo(plan: UndoPlan, depth: int, root: JobResponse, *, is_done: bool) -> str:
+    """Say what becomes of the records; `depth` is how many undos are between this one and `root`."""
+    if depth:
+        again = "undone" if depth % 2 == 0 else "done"
+        undone = "a redo" if depth % 2 == 0 else "an undo"
+        return f"{pluralize(plan.total, 'record')}: undoes {undone}, so {_describe(root)} is {again} again"
+    restored, parts = plan.total - plan.tombstones, []
+    if plan.tombstones:
+        is_one = plan.tombstones == 1
+        become = "became" if is_done else "becomes" if is_one else "become"
+        new = pluralize(plan.tombstones, "new record")
+        parts.append(f"{new} {become} {'a tombstone' if is_one else 'tombstones'}")
+    if restored or not parts:
+        be = "will be" if not is_done else "was" if restored == 1 else "were"
+        parts.append(f"{pluralize(restored, 'record')} {be} restored")
+    return f"{' and '.join(parts)}: undo of {_describe(root)}"
+
+
+def _print_undo_plan(plan: UndoPlan, original: JobResponse, result: str, json: bool) -> None:
     if json:
         print_json(plan)
         return
-    counts = {"records": plan.total, "conflicts": plan.conflict_count}
-    _print_summary({"job": plan.job, "action": _describe(original), **counts, "changed": 0})
+    about = {"job": plan.job, "action": _describe(original), "result": result if plan.possible else None}
+    _print_summary({**about, "records": plan.total, "conflicts": plan.conflict_count, "changed": 0})
     for each in plan.conflicts:
         print_text(f"    {printable(each.handle)}: {each.reason}")
 

@@ -134,6 +134,7 @@ class UndoPlan(ResponseBody, frozen=True, omit_defaults=False):
     possible: Annotated[bool, Doc("Whether there are no conflicts. Permissions are checked during the undo.")]
     conflict_count: Annotated[int, Doc("Number of conflicts.")]
     conflicts: Annotated[list[UndoConflictResponse], Doc(f"The conflicts; at most {MAX_CONFLICTS:,}.")]
+    tombstones: Annotated[int, Doc("Number of records that the job created, and that become tombstones.")] = 0
 
 
 # Transfers

@@ -114,6 +114,8 @@ class UndoPreview:
         """Affected records among those examined."""
         self.conflict_count = 0
         """How many of them have a conflict."""
+        self.tombstones = 0
+        """How many of them become tombstones: the job created them."""
         self.conflicts: list[Conflict] = []
 
     def advance(self) -> bool:
@@ -138,6 +140,10 @@ class UndoPreview:
                 self.conflicts.append(_redact_conflict(context, conflict))
             self.conflict_count += 1
         self.total += 1
+        now = context.snapshot.entry(change.entry.key)
+        if now is not None and not change.entry.handle.startswith(LOCAL):
+            ends = (State.TOMBSTONE,) if change.is_undone else (State.NORMAL, State.UNPUBLISHED)
+            self.tombstones += change.created_handle and now.state in ends
         return ()
 
     def start(self, interface: str, note: str = "") -> Job:
