@@ -387,6 +387,7 @@ def test_undo_reverts_a_job_and_can_be_undone(server: Harness) -> None:
         "possible": True,
         "conflict_count": 0,
         "conflicts": [],
+        "tombstones": 0,
     }
     undone = got(send(server, "POST", f"{where}/undo", {"note": "a mistake"}, headers=basic()), 202)
     assert (undone["kind"], undone["state"], undone["done"], undone["note"]) == ("undo", "done", 10, "a mistake")
