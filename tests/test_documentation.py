@@ -87,7 +87,7 @@ NOT_EXECUTED = {
     ): "needs a public server",
     (
         "tokens.md",
-        "perseid token create --scope mint --namespace 102.100.272 > /run/catalog/token",
+        "perseid token create --scope mint --namespace 102.100.272 -o /run/catalog/token",
     ): "a folder of the catalog, and a public server",
 }
 """Commands of the README and the guides that no test executes: the first line of their block, and the reason."""

@@ -99,3 +99,17 @@ def test_refusals_name_problem_and_fix(here: Site) -> None:
         done = here(words)
         assert done.code == code, done
         assert text in done.err, done
+
+
+def test_secret_of_a_user_goes_to_a_file_that_only_its_owner_can_read(here: Site, tmp_path: Path) -> None:
+    path = tmp_path / "ann"
+    added = here.ok(f"user add 12345 ann -o {path}")
+    assert (path.stat().st_mode & 0o777, len(path.read_text())) == (0o600, 44)
+    assert path.read_text().strip() not in added.out + added.err
+    assert f"The secret is in {path}: give it" in added.err
+    assert "already exists; use another file name" in here(f"user reset 12345/ann -o {path}").err
+    assert "without --json" in here(f"user reset 12345/ann -o {tmp_path}/new --json").err
+    failed = here(f"user add 12345 ann -o {tmp_path}/new")
+    assert (failed.code, (tmp_path / "new").exists()) == (4, False)
+    here.ok(f"user reset 12345/ann -o {tmp_path}/new")
+    assert (tmp_path / "new").read_text() != path.read_text()

@@ -44,6 +44,24 @@ def test_init_creates_an_installation_and_shows_the_secret_once(tmp_path: Path) 
         assert secret not in installation(words).out + installation(words).err
 
 
+def test_init_writes_the_secret_alone_to_a_file_that_only_its_owner_can_read(tmp_path: Path) -> None:
+    path = tmp_path / "secret.txt"
+    done = call("init", f"{tmp_path}/a", "--prefix", "12345", "--secret-file", str(path))
+    assert (done.code, path.stat().st_mode & 0o777) == (0, 0o600)
+    assert re.fullmatch(r"\S{43}\n", path.read_text())
+    assert path.read_text().strip() not in done.out + done.err
+    assert f"The first administrator is 300:0.NA/12345 with the secret in {path}." in done.err
+    stored = Site(tmp_path / "a").ok("resolve 0.NA/12345 --private --index 300 --json").json["values"]
+    assert stored[0]["data"]["value"] == path.read_text().strip()
+    again = call("init", f"{tmp_path}/b", "--secret-file", str(path))
+    assert (again.code, "secret.txt already exists; use another file name" in again.err) == (2, True)
+    assert not (tmp_path / "b").exists()
+    failed = call("init", f"{tmp_path}/a", "--secret-file", f"{tmp_path}/new")
+    assert (failed.code, (tmp_path / "new").exists()) == (1, False)
+    assert "cannot create" in call("init", f"{tmp_path}/b", "--secret-file", f"{tmp_path}/none/new").err
+    assert "no administrator" in call("init", f"{tmp_path}/b", "--root", "global", "--secret-file", "new").err
+
+
 def test_first_administrator_has_all_permissions(tmp_path: Path) -> None:
     installation = site(tmp_path, "--prefix", "12345")
     first = "--as 300:0.NA/12345"

@@ -46,6 +46,17 @@ def test_token_is_printed_only_once(here: Site) -> None:
             assert hidden not in result.out + result.err, words
 
 
+def test_token_goes_to_a_file_that_only_its_owner_can_read(here: Site, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    done = here.ok(f"token create --scope mint --namespace 12345 --output {path}")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert re.fullmatch(PATTERN + "\n", path.read_text())
+    assert done.out == f"token  {Secret.parse(path.read_text().strip()).id}\nfile   {path}\n"
+    assert "Only you can read the file." in done.err
+    assert "already exists; use another file name" in here(f"token create --scope mint --all-namespaces -o {path}").err
+    assert len(list_tokens(here)) == 1
+
+
 def test_json_has_all_fields_of_a_token(here: Site) -> None:
     token = create(
         here, "--scope create,read --namespace 12345 --namespace 12345.* --expires-in 30d --label 'the catalog'"

@@ -66,6 +66,7 @@ def test_file_that_others_can_read_or_that_is_invalid_is_refused(environ: dict[s
     for content, problem in (
         (b"", "The file .*token is empty"),
         (b"\xff", "not UTF-8"),
+        (b"The secret is\n\nabc\n", "token has 3 lines; it must contain only the secret"),
         (b"x" * 65_537, "more than 65,536"),
     ):
         token.write_bytes(content)

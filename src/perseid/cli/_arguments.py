@@ -69,6 +69,12 @@ Note: TypeAlias = Annotated[
 ]
 """The option of commands that change records."""
 
+SecretOutput: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write it to this new file, which only you can read."),
+]
+"""The option of commands that create a secret."""
+
 KeepHistory: TypeAlias = Annotated[
     bool, typer.Option("--keep-history", help="Keep earlier versions public; by default they are hidden as well.")
 ]

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import typer
@@ -115,6 +116,28 @@ class NotFound(Exception):
 
 class Interrupted(Exception):
     """The user pressed Ctrl-C."""
+
+
+@contextmanager
+def new_secret_file(path: Path | None, option: str, *, json: bool = False) -> Iterator[Callable[[str], None] | None]:
+    """Create a file with mode 0600 before the secret exists, and yield how to write it; remove it on failure."""
+    if path is None:
+        yield None
+        return
+    if json:
+        raise typer.BadParameter("use it without --json, which prints the secret", param_hint=option)
+    try:
+        file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w")
+    except FileExistsError:
+        raise typer.BadParameter(f"{path} already exists; use another file name", param_hint=option) from None
+    except OSError as problem:
+        raise typer.BadParameter(f"cannot create {path}: {problem.strerror}", param_hint=option) from problem
+    try:
+        with file:
+            yield lambda secret: print(secret, file=file, flush=True)
+    except BaseException:
+        path.unlink()
+        raise
 
 
 def pluralize(count: int, noun: str, plural: str = "") -> str:

@@ -1,6 +1,7 @@
 """`perseid user`, `grant`, `revoke` and `access`: users, their rights, and who can do what."""
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from shlex import quote
 from typing import Annotated, Final, TypeAlias
 
@@ -31,13 +32,14 @@ from ._arguments import (
     HandleArgument,
     Note,
     Prefix,
+    SecretOutput,
     parse_handle,
     print_warnings,
     printable,
     read_bytes,
 )
 from ._commands import Group, register_command
-from ._output import AsJson, confirm, print_fields, print_json, print_message, print_text
+from ._output import AsJson, confirm, new_secret_file, print_fields, print_json, print_message, print_text
 from ._target import open_target
 from .lifecycle import Yes, run_job
 
@@ -80,6 +82,7 @@ def add(  # noqa: PLR0913 - options
     key: KeyFile = None,
     secret: Annotated[bool, typer.Option("--secret", help="Generate a secret. This is the default.")] = False,
     email: Annotated[str, typer.Option("--email", metavar="TEXT", help="An email address; public.")] = "",
+    output: SecretOutput = None,
     note: Note = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
@@ -95,9 +98,10 @@ def add(  # noqa: PLR0913 - options
         perseid namespace add 12345
         perseid user add 12345 bob --json
     """
-    public_key = _read_key(key, secret=secret)
-    with open_target(directory, acting_as) as target:
-        _print_key(target.add_user(prefix, name, email=email, public_key=public_key, note=note), json)
+    public_key = _read_key(key, secret=secret, output=output)
+    with new_secret_file(output, "--output", json=json) as write, open_target(directory, acting_as) as target:
+        user = target.add_user(prefix, name, email=email, public_key=public_key, note=note)
+        _print_key(user, json, write, output)
 
 
 @register_command(user_app, "list")
@@ -161,6 +165,7 @@ def reset(
     handle: HandleArgument,
     *,
     key: KeyFile = None,
+    output: SecretOutput = None,
     note: Note = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
@@ -173,30 +178,36 @@ def reset(
         perseid user add 12345 eve
         perseid user reset 12345/eve
     """
-    name, public_key = str(parse_handle(handle)), _read_key(key)
-    with open_target(directory, acting_as) as target:
-        _print_key(target.reset_user(name, public_key=public_key, note=note), json)
+    name, public_key = str(parse_handle(handle)), _read_key(key, output=output)
+    with new_secret_file(output, "--output", json=json) as write, open_target(directory, acting_as) as target:
+        _print_key(target.reset_user(name, public_key=public_key, note=note), json, write, output)
 
 
-def _read_key(path: str | None, *, secret: bool = False) -> str:
+def _read_key(path: str | None, *, secret: bool = False, output: Path | None = None) -> str:
     """Read a public key from a file, as text; empty without one, to generate a secret."""
     if path is None:
         return ""
     if secret:
         raise typer.BadParameter("use either --key or --secret", param_hint="--key")
+    if output is not None:
+        raise typer.BadParameter("use either --key or --output", param_hint="--key")
     try:
         return BASE64_PREFIX + to_base64(PublicKey.from_file(read_bytes(path, MAX_BYTES)).to_bytes())
     except InvalidData as problem:
         raise typer.BadParameter(f"{printable(path)}: {problem}", param_hint="--key") from problem
 
 
-def _print_key(user: UserKey, json: bool) -> None:
+def _print_key(user: UserKey, json: bool, write_secret: Callable[[str], None] | None, output: Path | None) -> None:
     if json:
         print_json(user)
         return
-    print_fields({"identity": user.identity, "secret": user.secret or None})
+    if write_secret is not None:
+        write_secret(user.secret)
+    print_fields({"identity": user.identity, "secret": user.secret if user.secret and output is None else None})
     print_warnings(user.warnings)
-    if user.secret:
+    if output is not None:
+        print_message(f"The secret is in {printable(str(output))}: give it to the user over a secure channel.")
+    elif user.secret:
         print_message("The secret is shown only once: give it to the user over a secure channel.")
 
 

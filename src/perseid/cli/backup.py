@@ -298,7 +298,7 @@ def _request(files: Sequence[Path], passphrase_file: Path | None, settings: byte
 
 def _read_passphrase(file: Path | None) -> bytes | None:
     try:
-        return None if file is None else read_secret(file).encode()
+        return None if file is None else read_secret(file, any_lines=True).encode()
     except InvalidRemote as problem:
         raise CommandFailed(str(problem)) from problem
 

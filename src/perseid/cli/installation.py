@@ -41,7 +41,7 @@ from perseid.server.state.runtime import find_users, lock_installation
 
 from ._arguments import INTERFACE, Directory, get_identity, printable, read_name, resolve_directory
 from ._common_options import format_directory_option
-from ._output import AsJson, print_fields, print_json, print_message
+from ._output import AsJson, new_secret_file, print_fields, print_json, print_message
 
 
 class Profile(StrEnum):
@@ -108,16 +108,23 @@ def init(  # noqa: PLR0913 - options
     demo: Annotated[
         bool, typer.Option("--demo", help="Also add the demonstration: namespaces and identifiers of PILIN and CORDRA.")
     ] = False,
+    secret_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--secret-file", metavar="OUT", help="Write the secret to this new file, which only you can read."
+        ),
+    ] = None,
     directory: Directory = None,
     json: AsJson = False,
 ) -> None:
     """Create an installation: settings, keys, site information, ledger, first administrator and, if named, a namespace.
 
-    The secret of the first administrator is shown once. It is needed over the network; users who can write the
-    directory do not need it. If the policy requires a creator and you name none, a record is created for it.
+    The secret of the first administrator is shown once, or written to a file. It is needed over the network; users who
+    can write the directory do not need it. If the policy requires a creator and you name none, a record for it is
+    created.
 
     For example:
-        perseid init names --prefix 12345
+        perseid init names --prefix 12345 --secret-file secret.txt
         perseid init archive --prefix 10.5072 --profile pilin
         perseid init trial --demo --json
     """
@@ -126,19 +133,23 @@ def init(  # noqa: PLR0913 - options
     target = resolve_directory(path or directory).resolve()
     options = _InitOptions(root, _check_prefix(prefix, profile, creator), make_policy(profile, creator), demo)
     secret = None if options.administrator is None else new_secret()
+    if secret is None and secret_file is not None:
+        raise typer.BadParameter("without --prefix there is no administrator", param_hint="--secret-file")
     settings: dict[str, object] = {} if root is Root.SELF else {"root": root.value}
     if options.administrator is not None:
         settings["administrators.server"] = [str(options.administrator)]
     if database is not None:
         _check_environment(database)
         settings["ledger.database"] = database
-    with _cleanup_on_failure(target):
+    with new_secret_file(secret_file, "--secret-file", json=json) as write_secret, _cleanup_on_failure(target):
         installations.create(target, settings=settings)
         with Installation.open(target) as opened:
             result = _populate(opened.registry(), options, secret)
             ledger = opened.ledger
             ledger.answers.catch_up(ledger.open_reader)  # so that `resolve` is quick before a server has run
-    _print_result(target, options, result, secret, json)
+        if secret is not None and write_secret is not None:
+            write_secret(secret)
+    _print_result(target, options, result, secret, secret_file, json)
 
 
 def config(directory: Directory = None, json: AsJson = False) -> None:
@@ -255,7 +266,9 @@ def _populate(registry: Registry, options: _InitOptions, secret: str | None) -> 
     return result
 
 
-def _print_result(target: Path, options: _InitOptions, result: _InitResult, secret: str | None, json: bool) -> None:
+def _print_result(
+    target: Path, options: _InitOptions, result: _InitResult, secret: str | None, secret_file: Path | None, json: bool
+) -> None:
     namespace = result.namespace
     administrator = None if options.administrator is None else str(options.administrator)
     creator = None if namespace is None else namespace.policy.default_creator or None
@@ -277,9 +290,17 @@ def _print_result(target: Path, options: _InitOptions, result: _InitResult, secr
     demo = f"{len(result.demo)} identifiers" if result.demo else None
     print_fields({"installation": printable(str(target)), "namespace": profile, "creator": creator, "demo": demo})
     if secret is not None:
-        print_message(f"The first administrator is {administrator} with this secret:")
-        print_message(f"    {secret}")
-        print_message("It is shown only once: store it like a password. It is needed to administer over the network;")
+        if secret_file is None:
+            print_message(f"The first administrator is {administrator} with this secret:")
+            print_message(f"    {secret}")
+            print_message(
+                "It is shown only once: store it like a password. It is needed to administer over the network;"
+            )
+        else:
+            print_message(
+                f"The first administrator is {administrator} with the secret in {printable(str(secret_file))}."
+            )
+            print_message("Store it like a password. It is needed to administer over the network;")
         print_message("users of this machine who can write the directory do not need it.")
     else:
         print_message("There is no administrator over the network yet: another service hosts the prefix handles.")

@@ -265,7 +265,7 @@ def keys(
     folder = resolve_directory(directory)
     config = load_settings(folder)
     try:
-        passphrase = None if passphrase_file is None else read_secret(passphrase_file).encode()
+        passphrase = None if passphrase_file is None else read_secret(passphrase_file, any_lines=True).encode()
     except InvalidRemote as problem:
         raise CommandFailed(str(problem)) from problem
     with _translate_errors():

@@ -12,9 +12,9 @@ from perseid.registry.results import Refused
 from perseid.schema.namespaces import DEFAULT_LIFETIME, MAX_DAYS, SCOPES, TokenResponse
 from perseid.wire.codes import ResponseCode
 
-from ._arguments import ActingAs, Directory, Note, printable
+from ._arguments import ActingAs, Directory, Note, SecretOutput, printable
 from ._commands import Group, register_command
-from ._output import AsJson, print_fields, print_json, print_message, print_text
+from ._output import AsJson, new_secret_file, print_fields, print_json, print_message, print_text
 from ._target import Target, open_target
 
 LAST: Final = "last"
@@ -54,12 +54,13 @@ def create(  # noqa: PLR0913 - options
         str, typer.Option("--expires-in", metavar="DAYS", help=f"The lifetime, as in 90d; at most {MAX_DAYS}d.")
     ] = DEFAULT_LIFETIME,
     label: Annotated[str, typer.Option("--label", metavar="TEXT", help="What it is for.")] = "",
+    output: SecretOutput = None,
     note: Note = "",
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
-    """Create a token and print it. It is shown only once: only its hash is stored.
+    """Create a token and print it, or write it to a file. It is shown only once: only its hash is stored.
 
     A program with the token acts as you, or as the identity of `--as`, limited to its scopes and namespaces and to your
     permissions at that time. It ends when it expires, when it is revoked, and when your key is replaced. The ledger
@@ -72,14 +73,14 @@ def create(  # noqa: PLR0913 - options
 
     For example:
         perseid token create --scope mint,update --namespace 102.100.272 --label "the catalog"
-        perseid token create --scope read,find --all-namespaces --expires-in 30d --json
+        perseid token create --scope read,find --all-namespaces --expires-in 30d -o token.txt
     """
     names = _parse_scopes(scope, namespace, all_namespaces)
     try:
         parse_lifetime(expires_in)
     except InvalidLifetime as problem:
         raise typer.BadParameter(str(problem), param_hint="--expires-in") from problem
-    with open_target(directory, acting_as) as target:
+    with new_secret_file(output, "--output", json=json) as write, open_target(directory, acting_as) as target:
         created = target.create_token(
             names,
             namespaces=namespace or (),
@@ -88,11 +89,18 @@ def create(  # noqa: PLR0913 - options
             label=label,
             note=note,
         )
+        if write is not None:
+            write(created.token)
     if json:
         print_json(created)
         return
-    print_text(created.token)
-    print_message(f"This is token {created.id}. It is shown only once: store it where only your program can read it.")
+    if output is None:
+        print_text(created.token)
+        where = "It is shown only once: store it where only your program can read it."
+    else:
+        print_fields({"token": created.id, "file": printable(str(output))})
+        where = "Only you can read the file."
+    print_message(f"This is token {created.id}. {where}")
     print_message(f"It expires at {created.expires}. To revoke it: perseid token revoke {created.id}")
 
 

@@ -179,14 +179,16 @@ def others_have_access(path: Path, mode: int) -> bool:
     return bool(mode & (OTHERS & ~GROUP_READS if is_credential else OTHERS))
 
 
-def read_secret(path: Path) -> str:
-    """Read a token or a secret from a file, without the end of its line."""
+def read_secret(path: Path, *, any_lines: bool = False) -> str:
+    """Read a token or a secret from a file, without the end of its line; a passphrase can have several lines."""
     try:
         text = read_private_file(path).decode().strip()
     except UnicodeDecodeError as error:
         raise InvalidRemote(f"The file {path} is not UTF-8, so it has no token or secret") from error
     if not text:
         raise InvalidRemote(f"The file {path} is empty")
+    if (lines := len(text.splitlines())) > 1 and not any_lines:
+        raise InvalidRemote(f"The file {path} has {lines} lines; it must contain only the secret")
     return text
 
 
