@@ -149,6 +149,7 @@ def test_columns_and_types_of_a_mapping_can_have_equals_signs() -> None:
         ("handle,1:URL,1:EMAIL", ReadOptions(), "duplicate-column"),
         ("handle,URL!secret", ReadOptions(), "invalid-column"),
         ("handle,url", ReadOptions(columns={"url": "!private"}), "invalid-column"),
+        ("handle,a", ReadOptions(columns={"a": "TITLE,b=YEAR"}), "invalid-column"),
         ("handle,9999999999:URL", ReadOptions(), "invalid-column"),
         ("url", ReadOptions(mint=True), "missing-prefix"),
     ],

@@ -119,6 +119,10 @@ def test_column_of_handles_is_named(here: Site) -> None:
     assert "--map Kennung=handle" in refused
     assert "'Titel' is probably TITLE." in refused
     assert "probably state" not in refused
+    joined = here("import t.csv --dry-run --map Kennung=handle --map Titel=TITLE,Standort=-").err
+    assert "Repeat --map for each column, as in --map Titel=TITLE --map COLUMN=TYPE" in joined
+    swapped = here.ok("import t.csv --dry-run --map Kennung=handle --map Titel=TITEL --map Standort=-").err
+    assert swapped.count("has the type 'TITEL', which clients may not know: did you mean TITLE?") == 1
     here.ok("import t.csv --map Kennung=handle --map Titel=TITLE --map Standort=- --yes")
     assert values_of(here, f"{PREFIX}/a") == ["https://a.example/", "A"]
 

@@ -64,12 +64,26 @@ def test_url_that_leads_nowhere_is_stored_with_a_warning(plain: Site) -> None:
 
 
 def test_probable_mistakes_are_stored_with_a_warning(plain: Site) -> None:
-    for type_, meant in (("URLL", "URL"), ("url", "URL"), ("HS_ALIASS", "HS_ALIAS"), ("EMIAL.x", "EMAIL")):
+    mistakes = {
+        "URLL": "URL",
+        "url": "URL",
+        "ULR": "URL",
+        "HS_ALIASS": "HS_ALIAS",
+        "EMIAL.x": "EMAIL",
+        "TITEL": "TITLE",
+    }
+    for type_, meant in mistakes.items():
         done = plain.ok(f"create 12345/of-{type_} --value {type_}=https://example.org/")
         warning = f"Value 1 has the type '{type_}', which clients may not know: did you mean {meant}?"
         assert done.err == f"Warning: {warning}\n"
     assert plain.ok("set 12345/of-URLL URLL=https://example.org/2").err == "", "it had the type before"
     assert plain.ok("create 12345/o --value CHECKSUM=x --value URL.us=https://example.org/ --value URI=x").err == ""
+    assert plain.ok("add 12345/o dc.title=x 10320/url=x DATA=x").err == ""
+    assert (
+        "'url', which clients may not know: did you mean URL?" in plain.ok("set 12345/o url=https://example.org/").err
+    )
+    assert "'Title', which clients may not know: did you mean TITLE?" in plain.ok("add 12345/o TITLE=x Title=y").err
+    assert "'Ulr', which clients may not know: did you mean URL?" in plain.ok("mint 12345 --value Ulr=x").err
     done = plain.ok("create", "12345/z", "--url", "https://exam\u200bple.org/")
     assert "'https://exam\\u200bple.org/', contains U+200B, an invisible, format or private-use character" in done.err
     assert plain.ok("add 12345/z EMAIL=x").err == "", "what it had before is not reported again"

@@ -147,6 +147,7 @@ def test_every_command_in_advice_exists() -> None:
         AdviceKind.IMPORT_WITH_ON_EXISTING: "import",
         AdviceKind.IGNORE_COLUMN: "import",
         AdviceKind.MAP_COLUMN: "import",
+        AdviceKind.MAP_EACH_COLUMN: "import",
         AdviceKind.CONFIRM_MINT: "import",
         AdviceKind.MINT_OR_ENTER_HANDLE: "import",
         AdviceKind.NAME_HANDLE_COLUMN: "import",

@@ -163,7 +163,7 @@ def map_columns(header: tuple[str, ...], options: ReadOptions, is_type: TypeChec
         try:
             if folded in mapping:
                 used.add(folded)
-                columns.append(_normalize_type(parse_column(mapping[folded]), is_type))
+                columns.append(_normalize_type(_require_one(name, parse_column(mapping[folded])), is_type))
                 continue
             column = _find_column(name, is_type)
         except ValueError as problem:
@@ -230,6 +230,16 @@ def _normalize_type(column: Column, is_type: TypeCheck | None) -> Column:
     if folded not in KNOWN_TYPES or (is_type is not None and is_type(column.type)):
         return column
     return msgspec.structs.replace(column, type=folded)
+
+
+def _require_one(name: str, column: Column) -> Column:
+    """Refuse a meaning that contains others: they would become one type, permanently. Handles can contain anything."""
+    first, *more = re.split("[,=]", column.type)
+    if more and "/" not in first:
+        message = f"The meaning of the column {name!r}, {shorten(column.type)!r}, is more than one type."
+        advice = AdviceKind.MAP_EACH_COLUMN(column=name, meaning=first.strip() or "TYPE")
+        raise invalid_file("invalid-column", message, advice, column=name)
+    return column
 
 
 _CUTOFF: Final = 0.65

@@ -46,6 +46,7 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.MAP_COLUMN: (
         "Give each unknown column a meaning, as in --map {column}={meaning}: a type, handle, state, or - to ignore it"
     ),
+    AdviceKind.MAP_EACH_COLUMN: "Repeat --map for each column, as in --map {column}={meaning} --map COLUMN=TYPE",
     AdviceKind.MINT_AGAIN: (
         "To write its handles again: perseid import FILE --handles-of {job}. To mint others: --mint-again"
     ),

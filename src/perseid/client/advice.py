@@ -45,6 +45,7 @@ TEXTS: Final = {
         "Give each unknown column a meaning, as in ImportQuery(map=({column} + '=' + {meaning},)): a type, handle, "
         "state, or - to ignore it"
     ),
+    "MAP_EACH_COLUMN": "Map each column by itself: ImportQuery(map=({column} + '=' + {meaning}, 'COLUMN=TYPE'))",
     "MINT_AGAIN": "Undo it first: client.undo({job}), or mint other handles: ImportQuery(mint_again=True)",
     "MINT_OR_ENTER_HANDLE": "Enter the handle, or mint handles: ImportQuery(mint=True, prefix=PREFIX)",
     "NAME_HANDLE_COLUMN": "Name the column with the handles: ImportQuery(map=('COLUMN=handle',)), or mint handles",

@@ -215,8 +215,8 @@ class Typo(Enum):
     OTHER = "the spelling is similar"
 
 
-def compare(requested: Handle, found: Handle) -> tuple[Typo, str]:
-    """Compare a handle with the text; return the kind of typo and an explanation."""
+def compare(requested: Handle | str, found: Handle | str) -> tuple[Typo, str]:
+    """Compare a handle or a type with the text; return the kind of typo and an explanation."""
     one, other = fold(str(requested)), fold(str(found))
     if one == other:
         return Typo.CASE, Typo.CASE.value

@@ -203,6 +203,7 @@ class AdviceKind(Enum):
     CHOOSE_ENCODING = "Save the file as UTF-8, or choose its encoding, such as cp1252"
     IGNORE_COLUMN = "Remove one of the columns, or ignore {column}"
     MAP_COLUMN = "Give each unknown column a meaning, such as a type ({column} may be {meaning}), or ignore it"
+    MAP_EACH_COLUMN = "Give each column its own meaning, such as {meaning} for {column}"
     MINT_OR_ENTER_HANDLE = "Enter the handle, or choose that handles are minted"
     NAME_HANDLE_COLUMN = "Name the column with the handles, or choose that handles are minted"
     NAME_MINT_PREFIX = "Name the prefix in which to mint"

@@ -17,7 +17,7 @@ from typing import Final
 
 from perseid.names.errors import quote_text
 from perseid.names.handle import Handle, describe_unseen, fold
-from perseid.names.suggest import nearest
+from perseid.names.suggest import Typo, compare, nearest
 from perseid.records.data_types import Definition
 from perseid.records.errors import InvalidData
 from perseid.records.patterns import ValidationBudget
@@ -59,6 +59,9 @@ _EXACT_TYPES: Final = BUILT_IN_TYPES | {
     *(HS_ADMIN, HS_VLIST, HS_PUBKEY, HS_SECKEY, HS_SITE, HS_NA_DELEGATE, HS_SERV, HS_NAMESPACE, HS_ALIAS),
     *(HS_SIGNATURE, HS_CERT),
 }
+
+_COMPARED_TYPES: Final = frozenset((_EXACT_TYPES | CITATION_TYPES) - {"DC", "DCTERMS"})
+"""The well-known types that others are compared with; `dc.title` and `dcterms.title` are usual in lowercase."""
 
 TYPO_SIMILARITY: Final = 0.8
 """How similar a type is to one that was probably meant: one letter of four or more differs, or is extra."""
@@ -141,7 +144,7 @@ def find_type_problems(values: Iterable[Value], before: Iterable[Value]) -> Iter
 
 
 def find_type_typos(policy: Policy, values: Iterable[Value], before: Iterable[Value]) -> Iterator[tuple[Value, str]]:
-    """The values whose type is nearly a built-in type, and which; without types of `before` and of the policy.
+    """The values whose type is nearly a well-known one, and which; without types of `before` and of the policy.
 
     Only the first `MAX_COMPARED_TYPES` new types are compared.
     """
@@ -149,11 +152,11 @@ def find_type_typos(policy: Policy, values: Iterable[Value], before: Iterable[Va
     compared: set[str] = set()
     for value in values:
         base = value.type.partition(".")[0]
-        if base in _EXACT_TYPES or not _WORD.fullmatch(base):
+        if base in _COMPARED_TYPES or not _WORD.fullmatch(base):
             continue
         if known is None:
             known = {old.type for old in before}
-        if value.type in known or fold(value.type) in known or fold(value.type) in policy.named_types:
+        if value.type in known or fold(value.type) in policy.named_types:
             continue
         compared.add(base)
         if len(compared) > MAX_COMPARED_TYPES:
@@ -164,8 +167,9 @@ def find_type_typos(policy: Policy, values: Iterable[Value], before: Iterable[Va
 
 @lru_cache(MAX_CACHED_TYPES)
 def _get_meant_type(base: str) -> str:
-    known = {fold(name): name for name in _EXACT_TYPES}
-    return known.get(nearest(fold(base), known, TYPO_SIMILARITY), "")
+    folded, known = fold(base), sorted(_COMPARED_TYPES)
+    swapped = (name for name in known if compare(folded, name)[0] is Typo.SWAPPED)  # certain in short types, too: `ULR`
+    return nearest(folded, known, TYPO_SIMILARITY) or next(swapped, "")
 
 
 def _policy_types(policy: Policy) -> tuple[str, ...]:

@@ -54,6 +54,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
         "Give each unknown column a meaning under Options, as in {column}={meaning}: a type, handle, state, "
         "or - to ignore it; then check the file again"
     ),
+    AdviceKind.MAP_EACH_COLUMN: mark("Enter each column on a line of its own under Options, as in {column}={meaning}"),
     AdviceKind.MINT_AGAIN: mark("Undo job {job} first, or mint other identifiers"),
     AdviceKind.MINT_OR_ENTER_HANDLE: mark("Enter the handle, or choose under Options that identifiers are minted"),
     AdviceKind.NAME_HANDLE_COLUMN: mark(

@@ -214,6 +214,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
         "Give each unknown column a meaning, as with the parameter map={column}%3D{meaning}: a type, handle, state, "
         "or - to ignore it"
     ),
+    AdviceKind.MAP_EACH_COLUMN: "Repeat the parameter for each column: map={column}%3D{meaning}&map=COLUMN%3DTYPE",
     AdviceKind.MINT_AGAIN: (
         f"Undo it first: POST {BASE}/jobs/{{job}}/undo. To mint other handles, send the parameter mint_again"
     ),
