@@ -225,10 +225,19 @@ def test_deleted_handle_is_reused_only_with_reuse_deleted(plain: Site) -> None:
         refused(plain(f"{words} 12345/x"), "Handle 12345/x was deleted at ", advice, code=3)
     assert plain.ok(f"resolve 12345/x --at {last} --type URL").out == "1  URL  https://example.org/1\n"
     refused(plain(f"resolve 12345/x --at {last + 1}"), "Handle 12345/x was deleted at ", advice, code=3)
-    refused(plain(f"resolve 12345/x --at {last - 1}"), "Handle 12345/x does not exist", code=3)
+    first = f"its first version is entry {last} of "
+    advice = f"To see its first version: perseid resolve 12345/x --at {last}"
+    plain.ok("create 12345/xx --url https://example.org/1")  # not suggested: the name is right
+    for words, at, shown in (("resolve", "2020-01-01", "2020-01-01"), ("cite", last - 1, f"entry {last - 1}")):
+        earlier = plain(f"{words} 12345/x --at {at}")
+        refused(earlier, f"Handle 12345/x did not exist at {shown}; {first}", advice, code=3)
+        assert "12345/xx" not in earlier.err
+    refused(
+        plain("resolve 12345/xy --at 2020-01-01"), "Handle 12345/xy does not exist", "Did you mean 12345/xx?", code=3
+    )
     refused(plain("create 12345/x --url https://example.org/2"), "was deleted")
     plain.ok("create 12345/x --url https://example.org/2 --reuse-deleted")
-    assert plain.lines("list 12345") == ["12345/x"]
+    assert plain.lines("list 12345") == ["12345/x", "12345/xx"]
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,7 @@ TEXTS: Final[AdviceTexts] = {
     ),
     AdviceKind.SEE_HIDDEN: "To see it: perseid resolve {handle} --private",
     AdviceKind.SEE_HISTORY: "See which entries have the value: perseid history {handle}",
+    AdviceKind.SEE_FIRST_VERSION: "To see its first version: perseid resolve {handle} --at {seq}",
     AdviceKind.SEE_LAST_VERSION: "To see its last version: perseid resolve {handle} --at {seq}",
     AdviceKind.SEE_TYPE: "See the definition of the type: perseid type show {type}",
     AdviceKind.SEE_TYPE_COPY: "See the copy of the definition: perseid type show {type}",

@@ -68,6 +68,7 @@ TEXTS: Final = {
     ),
     "SEE_HIDDEN": "To see it: client.resolve({handle}, private=True)",
     "SEE_HISTORY": "See which entries have the value: client.history({handle})",
+    "SEE_FIRST_VERSION": "To see its first version: client.resolve({handle}, at={seq})",
     "SEE_LAST_VERSION": "To see its last version: client.resolve({handle}, at={seq})",
     "SEE_TYPE": "See the definition of the type: client.type({type})",
     "SEE_TYPE_COPY": "See the copy of the definition: client.type({type})",

@@ -104,6 +104,7 @@ class AdviceKind(Enum):
     REGISTER_WITHOUT_QUERY = "Register {handle}"
     REUSE_DELETED = "Choose another handle, or confirm that it is reused"
     SEE_HIDDEN = "Ask for private values too"
+    SEE_FIRST_VERSION = "Ask for its first version, entry {seq}"
     SEE_LAST_VERSION = "Ask for its last version, entry {seq}"
     USE_BARE_HANDLE = "Write the handle alone: {handle}"
     USE_ONE_SCRIPT = "Write the suffix in one script; digits and punctuation belong to every script"

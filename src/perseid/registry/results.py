@@ -100,6 +100,16 @@ class Deleted(Refused):
         """The entry of the last version."""
 
 
+class NotYetCreated(Refused):
+    """A handle at a time before its first version, for a caller who can see that in its history."""
+
+    def __init__(self, handle: Handle, when: str, first: int, at: int) -> None:
+        """`first` is the entry of the first version, made `at` a time in microseconds since 1970."""
+        name, date = display_name(handle), iso_time(at)
+        reason = f"Handle {name} did not exist at {display_name(when)}; its first version is entry {first} of {date}"
+        super().__init__(ResponseCode.HANDLE_NOT_FOUND, reason, AdviceKind.SEE_FIRST_VERSION(handle=handle, seq=first))
+
+
 class StateConflict(Refused):
     """A valid command that the present state of a record, namespace or job does not allow."""
 

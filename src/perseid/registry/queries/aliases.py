@@ -150,4 +150,4 @@ def find_record(context: Context, query: Query, at: str | None, now: int, *, fol
             raise values_not_found(query)
         registered = copy.handle or query.handle
         return FoundRecord(Resolution(query.handle, registered, State.NORMAL, values, 0, 0), is_copy=True)
-    return FoundRecord(resolve_at(context, query, entry), entry, tuple(map(str, chain[:-1])))
+    return FoundRecord(resolve_at(context, query, entry, at), entry, tuple(map(str, chain[:-1])))

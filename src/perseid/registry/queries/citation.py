@@ -362,7 +362,7 @@ def get_citation(
     `clock` is the current time in microseconds; `at` must not be later.
     """
     snapshot, query = context.snapshot, Query(reference.handle)
-    resolved = resolve_at(context, query, None if at is None else seq_at_time(snapshot.reader, at, clock))
+    resolved = resolve_at(context, query, None if at is None else seq_at_time(snapshot.reader, at, clock), at)
     tail = _with_tail(reference.handle, reference, resolved)
     return build_citation(snapshot.policy(resolved.registered.prefix), resolved, tail, resolver, fixed=at is not None)
 

@@ -19,6 +19,7 @@ with the present record is not enough: what was hidden and then removed, moved o
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from perseid.ledger.log.entry import Action, Entry, State
@@ -32,12 +33,12 @@ from perseid.registry.advice import AdviceKind
 from perseid.registry.context import Context, not_found, not_public
 from perseid.registry.identity import Anonymous, Identity
 from perseid.registry.policy import case_rules, resolution
-from perseid.registry.results import Deleted, InvalidQuery, Refused, Resolution
+from perseid.registry.results import Deleted, InvalidQuery, NotYetCreated, Refused, Resolution
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot, StoredRecord
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
 
-from .paging import DEFAULT_PAGE, PageBudget, page_size, values_size
+from .paging import DEFAULT_PAGE, MAX_PAGE, PageBudget, page_size, values_size
 from .resolve import Query, resolve, resolve_by_template, values_not_found
 
 if TYPE_CHECKING:  # resolution needs no SQL
@@ -340,8 +341,8 @@ def as_of(snapshot: Snapshot, identity: Identity, query: Query, seq: int) -> His
     return HistoricalResult(seq, resolved)
 
 
-def resolve_at(context: Context, query: Query, seq: int | None) -> Resolution:
-    """Resolve a handle now, or as of an entry of the ledger. Raises `Refused`.
+def resolve_at(context: Context, query: Query, seq: int | None, at: str | None = None) -> Resolution:
+    """Resolve a handle now, or as of an entry of the ledger: the last one `at` a time. Raises `Refused`.
 
     Callers who can read the record learn that it is not public, and those who can see its history that it was deleted;
     for others it does not exist.
@@ -358,6 +359,9 @@ def resolve_at(context: Context, query: Query, seq: int | None) -> Resolution:
             raise not_public(stored, earlier=seq is not None) from refused
         if deleted := _find_deletion(snapshot, identity, stored, seq):
             raise deleted from refused
+        if seq is not None and (first := _find_first_version(snapshot, identity, stored)) and first.seq > seq:
+            when = f"entry {seq}" if at is None or _parse_number(at) == seq else at
+            raise NotYetCreated(stored.requested, when, first.seq, first.at) from refused
         raise
 
 
@@ -376,6 +380,14 @@ def _find_deletion(snapshot: Snapshot, identity: Identity, stored: StoredRecord,
             return None if deletion is None else Deleted(stored.requested, deletion.at, entry.seq)
         deletion = entry  # a redaction can follow it
     return None
+
+
+def _find_first_version(snapshot: Snapshot, identity: Identity, stored: StoredRecord) -> Entry | None:
+    """The first version of a record; None if it is too far back, or not visible."""
+    history = RecordHistory(snapshot, identity, stored.requested, stored=stored)
+    found = [version.entry for version in islice(history.versions(), MAX_PAGE)]
+    is_complete = len(found) < MAX_PAGE and not history.truncated
+    return next((entry for entry in reversed(found) if entry.state is not State.ABSENT), None) if is_complete else None
 
 
 def public_record_at(

@@ -33,7 +33,7 @@ from perseid.registry.policy.authority import first_valid, parse_stored_party, v
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.registry import Registry
-from perseid.registry.results import OtherServer, Refused
+from perseid.registry.results import NotYetCreated, OtherServer, Refused
 from perseid.registry.snapshot import MAX_ANCESTORS, SITE_PREFIX, LedgerNeeded, Snapshot
 from perseid.schema.problems import PrefixStatus
 from perseid.wire.codes import ResponseCode
@@ -362,7 +362,7 @@ class SuggestionSearch:
 
 def may_be_typo(refused: Refused) -> bool:
     """Whether suggestions make sense for a refusal."""
-    return refused.code in SUGGESTION_CODES and not isinstance(refused, OtherServer)
+    return refused.code in SUGGESTION_CODES and not isinstance(refused, NotYetCreated | OtherServer)
 
 
 def _is_prefix(text: str) -> bool:

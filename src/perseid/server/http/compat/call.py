@@ -79,6 +79,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     **dict.fromkeys((AdviceKind.SEARCH_URLS, AdviceKind.REDO_JOB, AdviceKind.REPEAT_OR_UNDO_JOB)),
     **dict.fromkeys((AdviceKind.FIX_AND_RESUME_JOB, AdviceKind.SET_BACK)),
     AdviceKind.SEE_HIDDEN: None,  # authenticated requests show it
+    AdviceKind.SEE_FIRST_VERSION: None,
     AdviceKind.SEE_LAST_VERSION: None,  # its response to a missing handle has a fixed form
     **dict.fromkeys((AdviceKind.RESUME_JOB, AdviceKind.UNDO_EARLIER_JOB, AdviceKind.UNDO_JOB)),
     **dict.fromkeys((AdviceKind.GIVE_REASON, AdviceKind.SEE_HISTORY, AdviceKind.SELECT_URLS)),

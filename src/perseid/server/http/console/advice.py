@@ -80,6 +80,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.SEARCH_URLS: mark("Search for the URL first. A URL that ends in * matches all that begin like it"),
     AdviceKind.SEE_HIDDEN: mark("Open {handle} in the console"),
     AdviceKind.SEE_HISTORY: mark("See the history of {handle}"),
+    AdviceKind.SEE_FIRST_VERSION: mark("See its first version, entry {seq}, in the history"),
     AdviceKind.SEE_LAST_VERSION: mark("See its last version, entry {seq}, in the history"),
     AdviceKind.SEE_TYPE: mark("Write data that matches the definition of type {type}"),
     AdviceKind.SEE_TYPE_COPY: mark("See the definition of type {type} at the service that hosts it"),

@@ -243,6 +243,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     ),
     AdviceKind.SEE_HIDDEN: f"To see it: GET {BASE}/handles/{{handle}}?private",
     AdviceKind.SEE_HISTORY: f"See which entries have the value: GET {BASE}/handles/{{handle}}/history",
+    AdviceKind.SEE_FIRST_VERSION: f"To see its first version: GET {BASE}/handles/{{handle}}?at={{seq}}",
     AdviceKind.SEE_LAST_VERSION: f"To see its last version: GET {BASE}/handles/{{handle}}?at={{seq}}",
     AdviceKind.SEE_TYPE: f"See the definition of the type: GET {BASE}/types/{{type}}",
     AdviceKind.SEE_TYPE_COPY: f"See the copy of the definition: GET {BASE}/types/{{type}}",
