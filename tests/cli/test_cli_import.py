@@ -3,13 +3,14 @@
 import csv
 import io
 import json
+import re
 import secrets
 import shlex
 from pathlib import Path
 
 import pytest
 
-from perseid.cli import imports
+from perseid.cli import _row_problems, imports
 from perseid.records.private_keys import protect, read_private_key
 from perseid.registry.identity import LocalIdentity
 from perseid.registry.installation.installation import Installation
@@ -58,10 +59,10 @@ def test_one_percent_of_bad_rows_change_nothing_and_are_skipped_on_request(here:
     before = count_handles(here)
     done = here("import t.csv --yes")
     assert done.code == 4
-    assert len(done.out.splitlines()) == 50
-    assert [int(line.split(",")[0].removeprefix("line ")) for line in done.out.splitlines()] == [
-        at + 2 for at in bad.values()
-    ]
+    lines = done.out.splitlines()
+    assert sum(line.startswith("5 rows, URL: ") for line in lines) == 5, "one for each invalid URL"
+    numbers = ", ".join([re.split("lines? ", line)[1].split(", handle")[0].rstrip(")") for line in lines])
+    assert sorted(map(int, numbers.split(", "))) == [at + 2 for at in bad.values()]
     assert "50 of 5,000 rows are invalid; nothing was changed" in done.err
     assert count_handles(here) == before
     done = here("import t.csv --yes --skip-invalid --report problems.csv")
@@ -315,12 +316,61 @@ def test_canceled_import_says_so(here: Site, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_terminal_shows_the_first_problems(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    write("t.csv", ("handle", "URL"), *[(f"{PREFIX}/{number}", "nowhere") for number in range(60)])
+    write("t.csv", ("handle", "URL"), *[(f"{PREFIX}/{number}", f"nowhere{number}") for number in range(60)])
     assert len(here("import t.csv --yes").out.splitlines()) == 60
     monkeypatch.setattr(imports, "is_terminal", lambda _: True)
     done = here("import t.csv --yes")
     assert len(done.out.splitlines()) == 50
     assert "\n… and 10 more\n" in done.err
+
+
+def test_same_problem_is_shown_once_with_its_lines(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is imported twice has a problem in every row; its report has them all."""
+    rows = [(f"{PREFIX}/{number:03}", f"https://example.org/{number}") for number in range(40)]
+    write("t.csv", ("handle", "URL"), *rows)
+    job = here.ok("import t.csv --yes --json").json["job"]
+    rows[20] = rows[20][0], "nowhere"
+    write("t2.csv", ("handle", "URL"), *rows[:30], (f"{PREFIX}/new", "https://example.org/"), *rows[30:])
+    again = here("import t2.csv --yes --report problems.csv")
+    assert (again.out, len(read("problems.csv"))) == ("", 40)
+    assert "imported this file" not in again.err, "it was another file"
+    exists = "rows, handle: Handle … already exists. Remove the row, or use --on-existing skip or --on-existing update."
+    assert here("import t2.csv --yes").out == f"40 {exists} (lines 2-31, 33-42)\n"
+    twice = here("import t.csv --yes")
+    assert twice.out == f"40 {exists} (lines 2-41)\n"
+    assert f"\nJob {job} imported this file already; to update its records: --on-existing update.\n" in twice.err
+    assert len(here("import t.csv --yes --json").out.splitlines()) == 40
+    monkeypatch.setattr(imports, "is_terminal", lambda _: True)
+    monkeypatch.setattr(imports, "MAX_RANGES_SHOWN", 1)
+    assert here("import t2.csv --yes").out == f"40 {exists} (lines 2-31 …)\n"
+    assert here("import t.csv --yes --on-existing update").code == 0
+
+
+def test_undone_import_is_brought_back_by_one_command(here: Site) -> None:
+    write("t.csv", ("handle", "URL"), *[(f"{PREFIX}/{number}", "https://example.org/") for number in range(12)])
+    here.ok("import t.csv --yes")
+    undo = here.ok("undo last --yes --json").json["job"]
+    advice = ""
+    for option in ("", " --on-existing update"):
+        again = here(f"import t.csv --yes{option}")
+        assert "perseid tombstone" not in again.shown
+        assert len(again.out.splitlines()) == 1
+        assert "12 rows, " in again.out
+        assert ": Handle … " in again.out
+        assert again.out.endswith(" (lines 2-13)\n")
+        (advice,) = [line for line in again.err.splitlines() if "perseid undo" in line]
+        assert advice == f"These records were undone by job {undo}. To bring all back: perseid undo {undo}."
+    here.ok(advice.rpartition("perseid ")[2].rstrip("."), "--yes")
+    assert values_of(here, f"{PREFIX}/3") == ["https://example.org/"]
+
+
+def test_problems_in_memory_are_bounded(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("t.csv", ("handle", "URL"), *[(f"{PREFIX}/{number}", f"nowhere{number % 2}") for number in range(6)])
+    monkeypatch.setattr(_row_problems, "MAX_RANGES", 4)
+    lines = here("import t.csv --yes").out.splitlines()
+    starts = [re.sub(": .* \\(lines", "", line).rstrip(")") for line in lines[:2]]
+    assert starts == ["2 rows, URL 2, 4", "2 rows, URL 3, 5"]
+    assert [line.split(":")[0] for line in lines[2:]] == ["line 6, URL", "line 7, URL"]
 
 
 def test_dates_are_kept_for_server_administrators_only(here: Site) -> None:

@@ -14,7 +14,7 @@ from perseid.ledger.store.jobs import Job
 from perseid.registry.commands.namespaces import namespaces
 from perseid.registry.identity import Identity
 from perseid.registry.jobs.import_check import CheckSettings, ImportCheck
-from perseid.registry.jobs.import_job import check_not_minted, check_not_unfinished, minted_rows
+from perseid.registry.jobs.import_job import advise_repeated, check_not_minted, check_not_unfinished, minted_rows
 from perseid.registry.jobs.spool import SpooledImport
 from perseid.registry.policy.types import is_known_type
 from perseid.registry.registry import Registry
@@ -122,6 +122,7 @@ class FileCheck:
     _spooled: SpooledImport
     _resources: ExitStack
     """The claim of the import, and the file."""
+    _caller: tuple[Registry, Identity]
 
     @classmethod
     def open(
@@ -174,7 +175,7 @@ class FileCheck:
             if not options.sheet and detected.skipped_sheets:
                 skipped = shorten(", ".join(map(repr, detected.skipped_sheets)))
                 check.warnings.append(f"Only the sheet {detected.sheet!r} is read, not {skipped}")
-            return cls(check, spooled, resources.pop_all())
+            return cls(check, spooled, resources.pop_all(), (registry, identity))
 
     def advance(self) -> bool:
         """Check some rows; return whether there may be more. Raises `InvalidFile`."""
@@ -188,7 +189,10 @@ class FileCheck:
 
     def finish(self) -> None:
         """Make the result durable."""
-        self.check.finish()
+        record = self._spooled.record
+        registry, identity = self._caller
+        advice = advise_repeated(registry, identity, record.sha256) if self.check.is_repeated else None
+        self.check.finish(advice)
         self.close()
 
     def close(self) -> None:

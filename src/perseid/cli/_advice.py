@@ -58,6 +58,7 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.NAME_RESOLVER: "Name a resolver with --resolver URL, or set http.public_url in perseid.toml",
     AdviceKind.OMIT_DATE: "Omit it. Server administrators can keep the dates of a new record with --preserve-dates",
     AdviceKind.OVERWRITE: "Choose another handle, or replace the record: perseid create {handle} --overwrite …",
+    AdviceKind.REDO_IMPORT: "These records were undone by job {job}. To bring all back: perseid undo {job}",
     AdviceKind.REDO_JOB: "To redo it, undo that job: perseid undo {job}",
     AdviceKind.REOPEN_COUNTER: (
         "Find out the last identifier that was minted there, then: perseid restore --reopen {prefix} --last HANDLE"
@@ -93,6 +94,7 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.TOMBSTONE_INSTEAD: "Create a tombstone instead: perseid tombstone {handle} --reason TEXT",
     AdviceKind.UNDO_EARLIER_JOB: "To undo the job before it: perseid undo {job}",
     AdviceKind.UNDO_JOB: "Undo the job: perseid undo {job}",
+    AdviceKind.UPDATE_IMPORTED: "Job {job} imported this file already; to update its records: --on-existing update",
     AdviceKind.UPGRADE_NODE: "Upgrade Perseid on this machine, and restart the server",
     AdviceKind.WAIT_FOR_MAINTENANCE: "To accept changes again: perseid read-only off",
 }

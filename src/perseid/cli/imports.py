@@ -15,7 +15,7 @@ from perseid.bulk.export import open_atomically
 from perseid.bulk.formats import Format, Profile
 from perseid.bulk.imports import find_credential, find_secret
 from perseid.registry.advice import to_sentence
-from perseid.schema.imports import ImportQuery, ImportResponse, ImportResult, OnExisting, RowOutcome, RowProblemResponse
+from perseid.schema.imports import ImportQuery, ImportResponse, ImportResult, OnExisting, RowOutcome
 from perseid.schema.jobs import JobResponse
 from perseid.schema.problems import PROBLEM_TYPES
 
@@ -35,6 +35,7 @@ from ._output import (
     print_text,
     progress,
 )
+from ._row_problems import MAX_RANGES_SHOWN, group_problems
 from ._target import LocalTarget, Target, open_target
 from .jobs import print_planned
 from .lifecycle import Yes, run_job
@@ -46,7 +47,7 @@ MAX_SHOWN: Final = 10
 """Changes of existing records that are shown before the prompt; `--dry-run` shows more."""
 
 MAX_PROBLEMS: Final = 50
-"""Problems that are shown on a terminal; a file or pipe gets all."""
+"""Different problems that are shown on a terminal; a file or pipe gets all."""
 
 TEMPLATE: Final = (
     "handle,URL,TITLE\n"
@@ -171,7 +172,8 @@ def import_file(  # noqa: PLR0913 - options
     """Create the records of a file: a CSV file, a spreadsheet, JSON lines or a Handle batch file.
 
     Every row is checked before anything is changed. If a row is invalid, nothing is changed and each problem is printed
-    on its own line; `--report` writes the invalid rows with their problems to a file that you can correct and import.
+    with the lines that have it; `--report` writes the invalid rows with their problems to a file that you can correct
+    and import.
 
     A column is named after its type, as in `URL` or `EMAIL!private`. Other columns are refused, unless `--map` says
     what they mean. Cells are stored as they are.
@@ -360,15 +362,9 @@ class _Import:
             with open_atomically(path) as to:
                 self._imports.write_import_report(checked.id, to)
         else:
-            for number, found in enumerate(self._imports.import_problems(checked.id)):
-                if number == MAX_PROBLEMS and not self._json and is_terminal(sys.stdout):
-                    print_message(f"… and {checked.invalid - number:,} more")
-                    break
-                problem = found if isinstance(self._imports, LocalImports) else phrase_problem(found)
-                if self._json:
-                    print_json(problem)
-                else:
-                    print_text(_describe_problem(problem))
+            self._print_problems(checked)
+        if checked.advice_kind and not self._json:
+            print_message(to_sentence(render_problem(checked)))
         them = "it" if checked.invalid == 1 else "them"
         where = f"To write {them} to a file: --report FILE"
         if path is not None:
@@ -380,6 +376,20 @@ class _Import:
         valid = f"{checked.valid:,} rows" if checked.valid > 1 else "row"
         others = f". To import the other {valid}: --skip-invalid" if checked.valid else ""
         raise InvalidRows(f"{rows} invalid; nothing was changed", f"{where}{others}")
+
+    def _print_problems(self, checked: ImportResponse) -> None:
+        found = self._imports.import_problems(checked.id)
+        problems = found if isinstance(self._imports, LocalImports) else map(phrase_problem, found)
+        if self._json:
+            for problem in problems:
+                print_json(problem)
+            return
+        is_short, shown = is_terminal(sys.stdout), 0
+        for group in group_problems(problems, checked, MAX_PROBLEMS if is_short else None):
+            print_text(group.describe(MAX_RANGES_SHOWN if is_short else None))
+            shown += group.count
+        if shown < checked.invalid:
+            print_message(f"… and {checked.invalid - shown:,} more")
 
     def _describe_repeated(self) -> str:
         """Say which options a report needs, too. It is in UTF-8, and that of a spreadsheet is CSV."""
@@ -420,12 +430,6 @@ def _describe_changes(checked: ImportResponse) -> str:
     ]
     skipped = f"; {pluralize(checked.invalid, 'invalid row')} will be skipped" if checked.invalid else ""
     return f"Records will change: {', '.join(counts) or 'none'}{skipped}"
-
-
-def _describe_problem(problem: RowProblemResponse) -> str:
-    where = f"line {problem.line}" + (f", {problem.column}" if problem.column else "")
-    value = f" ({problem.value})" if problem.value and problem.value not in problem.message else ""
-    return printable(f"{where}: {problem.message}{value} {problem.fix}".strip())
 
 
 def _print_result(ended: JobResponse, checked: ImportResponse, minted: Path | None, *, json: bool) -> None:

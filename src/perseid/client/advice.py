@@ -55,6 +55,7 @@ TEXTS: Final = {
     "NAME_RESOLVER": 'Name a resolver, as in resolver="https://hdl.handle.net"',
     "OMIT_DATE": "Omit it. Server administrators can keep the dates of a new record with preserve_dates=True",
     "OVERWRITE": "Choose another handle, or replace the record: client.create({handle}, values, overwrite=True)",
+    "REDO_IMPORT": "These records were undone by job {job}. To bring all back: client.undo({job})",
     "REDO_JOB": "To redo it, undo that job: client.undo({job})",
     "REOPEN_COUNTER": "Ask a server administrator to set the last handle that was minted under {prefix}",
     "REOPEN_NAMESPACE": "Use another namespace, or set retired = false: client.change_policy({prefix}, policy)",
@@ -83,6 +84,9 @@ TEXTS: Final = {
     "TOMBSTONE_INSTEAD": "Create a tombstone instead: client.tombstone({handle}, reason)",
     "UNDO_EARLIER_JOB": "To undo the job before it: client.undo({job})",
     "UNDO_JOB": "Undo the job: client.undo({job})",
+    "UPDATE_IMPORTED": (
+        'Job {job} imported this file already. To update its records: ImportQuery(on_existing="update")'
+    ),
     "UPGRADE_NODE": "Ask a server administrator to upgrade Perseid on this node, or retry at another node",
     "WAIT_FOR_MAINTENANCE": "Ask a server administrator when the maintenance ends, then retry",
 }

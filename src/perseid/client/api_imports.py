@@ -142,5 +142,6 @@ def require_valid(checked: ImportResponse) -> None:
     detail = checked.problem or (invalid if checked.checked else "The file has no rows")
     advice = render_kind(checked.advice_kind, checked.advice_parameters, checked.advice or "")
     if checked.problem is None and checked.checked:
-        advice = f"See the problems: client.import_problems({checked.id!r}), or use ImportQuery(skip_invalid=True)"
+        see = f"See the problems: client.import_problems({checked.id!r}), or use ImportQuery(skip_invalid=True)"
+        advice = f"{advice}. {see}" if advice else see
     raise Refused(detail, advice=advice, problem_type="invalid-value")

@@ -219,7 +219,9 @@ class AdviceKind(Enum):
     MINT_AGAIN = "Undo job {job} first, or confirm that each row shall get another handle"
     CONFIRM_MINT = "Confirm that each row shall get another handle"
     NAME_STATE = "Use published, unpublished, reserved or tombstone; a minted handle is no tombstone"
+    REDO_IMPORT = "Job {job} has undone the import of this file. To bring its records back, undo that job"
     REMOVE_DUPLICATE = "Remove one of the two rows"
+    UPDATE_IMPORTED = "Job {job} imported this file already. To update its records, choose that they are updated"
 
     # Queries
     FIND_OWNED = "Ask an administrator for the permission, or search for the handles that you own"
@@ -267,6 +269,14 @@ def to_data(advice: Advice) -> tuple[str, dict[str, Any]]:
     """Return advice as the name of its kind and its parameters, which another interface can phrase (`from_data`)."""
     parameters = {name: value if isinstance(value, tuple) else str(value) for name, value in advice.parameters}
     return advice.kind.name, parameters
+
+
+def describe_advice(advice: Advice | None) -> dict[str, Any]:
+    """Return what the record of an import keeps of advice."""
+    if advice is None:
+        return {}
+    kind, parameters = to_data(advice)
+    return {"fix": to_sentence(str(advice)), "advice_kind": kind, "advice_parameters": parameters}
 
 
 def from_data(kind: str, parameters: Mapping[str, Any]) -> Advice | None:

@@ -197,7 +197,7 @@ class ImportResponse(ResponseBody, frozen=True, omit_defaults=False):
     warnings: Warnings = ()
     problem: Annotated[str | None, Doc("Why the file as a whole cannot be imported.")] = None
     job: Annotated[str | None, Doc("The job that imports the rows.")] = None
-    advice: Annotated[str | None, Doc("How to fix `problem`.")] = None
+    advice: Annotated[str | None, Doc("How to fix `problem`, or all rows whose records exist.")] = None
     advice_kind: Annotated[str, Doc("The kind of advice, for programs that phrase it themselves.")] = ""
     advice_parameters: Annotated[dict[str, Any], Doc("The parameters of that kind.")] = msgspec.field(
         default_factory=dict

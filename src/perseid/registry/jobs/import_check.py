@@ -31,7 +31,7 @@ from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.records.record import Value
 from perseid.registry.access.permissions import Differences, display_name
-from perseid.registry.advice import AdviceKind, advise_row, to_sentence
+from perseid.registry.advice import Advice, AdviceKind, advise_row, describe_advice, to_sentence
 from perseid.registry.commands.minting import MintPlan, RetryLater
 from perseid.registry.context import MAX_WARNINGS, Context
 from perseid.registry.identity import Identity
@@ -79,6 +79,9 @@ _FIXES: Final = {
     ResponseCode.VALUE_ALREADY_EXISTS: "Use an index that no value has. To replace the value, use MODIFY.",
 }
 """How to fix operations of batch files that do not fit the record; at every interface."""
+
+_REPEATED: Final = (AdviceKind.CHOOSE_ON_EXISTING, AdviceKind.RESTORE)
+"""What is advised for a row whose record exists."""
 
 _VALUE_CODES: Final = frozenset({ResponseCode.INVALID_VALUE, ResponseCode.VALUE_ALREADY_EXISTS})
 _HASH_BYTES: Final = 8
@@ -214,6 +217,8 @@ class ImportCheck:
         self._warned: set[str] = set()
         self.sample: list[str] = []
         self.mints = False
+        self.is_repeated = False
+        """Whether a row is refused because its record exists, or is a tombstone."""
         self._size = self._position = 0  # of the file of valid rows, and of its last row
         self._mint_plan: tuple[tuple[str, str], MintPlan] | None = None
 
@@ -225,14 +230,14 @@ class ImportCheck:
         self._left = rows[self._check_rows(rows) :]
         return True
 
-    def finish(self) -> None:
-        """Make the result durable in the spool."""
+    def finish(self, advice: Advice | None = None) -> None:
+        """Make the result durable in the spool, with advice about all invalid rows."""
         for file in (self._out, self._problems, self._changes):
             file.flush()
             os.fsync(file.fileno())
         self.close()
         is_ready = self.valid > 0 and (not self.invalid or self._spooled.record.skip_invalid)
-        self.save(state=ImportState.READY if is_ready else ImportState.INVALID)
+        self.save(state=ImportState.READY if is_ready else ImportState.INVALID, **describe_advice(advice))
 
     def save(self, **fields: object) -> None:
         """Store how far the check has come."""
@@ -417,6 +422,7 @@ class ImportCheck:
             column, value = self._handle_column, row.handle
         else:
             message, rule = error.reason, error.rule or error.problem_type or slug_of_code(error.code)
+            self.is_repeated |= error.advice is not None and error.advice.kind in _REPEATED
             advice, fix = error.advice, "" if row.operation is RowOperation.CREATE else _FIXES.get(error.code, "")
             column, value = self._find_cell(context, row, error)
         return advise_row(RowProblem(row.line, column, _shorten(value), rule, to_sentence(message), fix), advice)

@@ -26,7 +26,7 @@ from perseid.ledger.store.jobs import Job, JobSteps
 from perseid.names.errors import InvalidName
 from perseid.names.handle import fold
 from perseid.records.record import Value
-from perseid.registry.advice import AdviceKind
+from perseid.registry.advice import Advice, AdviceKind
 from perseid.registry.commands.minting import Mint
 from perseid.registry.commands.records import require_identity
 from perseid.registry.context import Context, Deferrable, Plan, Stage, defer
@@ -132,6 +132,17 @@ def check_not_unfinished(registry: Registry, identity: Identity, sha256: str) ->
         if runner.UndoIndex.of(registry, job.id).effective_undo(job.id) is None:
             reason = f"Job {job.id} has imported a part of this file, {job.done:,} of {job.total:,} rows"
             raise StateConflict(reason, AdviceKind.RESUME_JOB(job=job.id))
+
+
+def advise_repeated(registry: Registry, identity: Identity, sha256: str) -> Advice | None:
+    """Advise about a file that the newest job that the caller can see has imported; None if there is no such job."""
+    for job in jobs.newest_first(registry.ledger.log, kind=KIND):
+        parameters = runner.load_parameters(job)
+        is_same = parameters.get("sha256") == sha256 and not parameters.get("mint")
+        if is_same and job.done and runner.can_see_job(registry, identity, job):
+            undo = runner.UndoIndex.of(registry, job.id).effective_undo(job.id)
+            return AdviceKind.UPDATE_IMPORTED(job=job.id) if undo is None else AdviceKind.REDO_IMPORT(job=undo)
+    return None
 
 
 def _namespace_of(prefix: str) -> str:

@@ -239,6 +239,21 @@ def test_existing_records_show_their_changes(importing: Harness) -> None:
     assert (change["handle"], change["changes"][0]["new"]["value"]) == ("12345/i1", "https://a.example/")
 
 
+def test_file_that_was_imported_names_its_job(importing: Harness) -> None:
+    job = got(
+        send(importing, "POST", f"/imports/{got(upload(importing, TABLE), 202)['id']}/apply", {}, headers=basic()), 202
+    )
+    again = got(upload(importing, TABLE), 202)
+    assert (again["state"], again["problem"]) == ("invalid", None)
+    assert (again["advice_kind"], again["advice_parameters"]) == ("UPDATE_IMPORTED", {"job": job["job"]})
+    assert again["advice"].startswith(f"Job {job['job']} imported this file already. To update its records, send ")
+    undo = got(send(importing, "POST", f"/jobs/{job['job']}/undo", {}, headers=basic()), 202)
+    again = got(upload(importing, TABLE), 202)
+    assert again["advice"].endswith(f"To bring all back: POST /api/v1/jobs/{undo['job']}/undo")
+    changed = got(send(importing, "POST", f"/imports/{again['id']}/check?mint=true&prefix=12345", headers=basic()), 202)
+    assert changed["advice"] is None, "the result of the last check is forgotten"
+
+
 def test_minted_handles_are_returned_beside_the_rows(importing: Harness) -> None:
     table = "URL,TITLE\nhttps://a.example/,A\nhttps://b.example/,B\n"
     found = got(upload(importing, table, "&mint=true&prefix=12345"), 202)

@@ -72,6 +72,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     **dict.fromkeys((AdviceKind.CHOOSE_ENCODING, AdviceKind.IGNORE_COLUMN, AdviceKind.MAP_COLUMN)),
     AdviceKind.MAP_EACH_COLUMN: None,
     **dict.fromkeys((AdviceKind.MINT_OR_ENTER_HANDLE, AdviceKind.NAME_HANDLE_COLUMN, AdviceKind.NAME_MINT_PREFIX)),
+    **dict.fromkeys((AdviceKind.REDO_IMPORT, AdviceKind.UPDATE_IMPORTED)),
     **dict.fromkeys((AdviceKind.NAME_ROW_PREFIX, AdviceKind.OMIT_MINT, AdviceKind.IMPORT_WITH_ON_EXISTING)),
     # This API has no policies, citations, tombstones, tokens or jobs.
     AdviceKind.NAME_RESOLVER: None,

@@ -68,6 +68,10 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.OVERWRITE: mark("Choose another handle, or open {handle} and edit it"),
     AdviceKind.REDO_JOB: mark("To redo it, undo job {job}"),
     AdviceKind.REPEAT_OR_UNDO_JOB: mark("Send the form again, or undo job {job}"),
+    AdviceKind.REDO_IMPORT: mark("These records were undone by job {job}. To bring all back, undo that job"),
+    AdviceKind.UPDATE_IMPORTED: mark(
+        "Job {job} imported this file already. To update its records, choose that under Options"
+    ),
     AdviceKind.RESTORE: mark("Open {handle} and restore its record"),
     AdviceKind.RESUME_JOB: mark("Resume job {job}"),
     AdviceKind.RETIRE_NAMESPACE: mark("Retire the namespace instead: it keeps its identifiers and gets no new ones"),

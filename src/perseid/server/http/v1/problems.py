@@ -215,6 +215,12 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
         "or - to ignore it"
     ),
     AdviceKind.MAP_EACH_COLUMN: "Repeat the parameter for each column: map={column}%3D{meaning}&map=COLUMN%3DTYPE",
+    AdviceKind.REDO_IMPORT: (
+        f"These records were undone by job {{job}}. To bring all back: POST {BASE}/jobs/{{job}}/undo"
+    ),
+    AdviceKind.UPDATE_IMPORTED: (
+        "Job {job} imported this file already. To update its records, send the parameter on_existing, which is update"
+    ),
     AdviceKind.MINT_AGAIN: (
         f"Undo it first: POST {BASE}/jobs/{{job}}/undo. To mint other handles, send the parameter mint_again"
     ),
