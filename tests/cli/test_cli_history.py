@@ -174,6 +174,42 @@ def test_long_log_is_complete(here: Site, monkeypatch: pytest.MonkeyPatch) -> No
     assert here.lines("log") == expected
 
 
+def test_log_is_filtered(here: Site) -> None:
+    here.ok("namespace add 12346 --policy -", stdin=b'profile = "free"')
+    here.ok("create 12346/y --url https://example.org/y --as 300:0.NA/12345")
+    whole = [json.loads(line) for line in here.lines("log --json")]
+
+    def found(options: str) -> list[int]:
+        return [json.loads(line)["seq"] for line in here.lines(f"log --json {options}")]
+
+    size, local = len(whole), next(each["actor"] for each in whole if each["handle"] == "12345/x")
+    assert found("--actor 0.NA/12345") == found("--actor 300:0.NA/12345") == [size]
+    assert found(f"--actor {local}") == list(range(1, size))
+    assert found("--action update --prefix 12345") == [each["seq"] for each in whole if each["action"] == "update"]
+    assert found("--prefix 12346 --newest") == [size]
+    assert found("--newest --since 2 --until 4") == [4, 3]
+    assert found(f"--until {whole[-1]['at'][:10]}") == list(range(1, size + 1))
+    assert found(f"--since {size} --actor 0.NA/12345") == []
+    stopped = here.ok("log --limit 2 --newest --json")
+    assert f"--after {size - 1}" in stopped.err
+    assert found(f"--limit 1 --newest --after {size - 1}") == [size - 2]
+    refused(here("log --actor ann"), "Invalid actor ann", "300:12345/ann", code=2)
+    refused(here("log --after x"), "--after", code=2)
+    assert here("log --action eat").code == 2
+    for option in ("--newest", "--until 1", "--limit 1"):
+        refused(here(f"log --follow {option}"), "--follow", code=2)
+
+
+def test_log_of_a_job_is_filtered(here: Site) -> None:
+    here.ok("create 12345/y --url https://example.org/y")
+    job = here.ok("rewrite --host example.org --to https://new.example/* --yes --json").json["job"]
+    lines = here.lines(f"log --job {job}")
+    assert [line.split()[3] for line in lines] == ["12345/x", "12345/y"]
+    assert here.lines(f"log --job {job} --newest") == lines[::-1]
+    assert here.lines("log --job last --until 3") == here.lines(f"log --job {job} --action create") == []
+    refused(here("log --job nonsense"), "Job nonsense not found", code=3)
+
+
 def test_other_users_see_log_entries_of_namespaces_that_they_can_list(here: Site) -> None:
     assert here.lines(f"log {OTHER_USER}") == []
     here.ok("namespace add 12346 --policy -", stdin=b'profile = "free"\nwho_may_list = "public"\n')

@@ -24,7 +24,7 @@ from perseid.client.api_http import Proxy, ResponseStream
 from perseid.client.api_operations import ListOperation, Operation
 from perseid.client.errors import ClientError, NotFound, ProtocolError, Refused, UnknownOutcome, Unreachable
 from perseid.records.encoding import to_base64
-from perseid.schema.common import HandleState
+from perseid.schema.common import EntryAction, HandleState
 from perseid.schema.exports import ExportPart
 from perseid.schema.jobs import JobState
 from perseid.schema.queries import ImageFormat, Selectors
@@ -182,6 +182,10 @@ def test_minting_reserving_and_lists_of_several_pages(client: Client) -> None:
     assert {each.handle for each in found} == set(minted.handles)
     assert len(list(found.pages())) > 1
     assert next(iter(client.log(since=minted.seq - 1))).handle == minted.handles[0]
+    logged = client.log(
+        since=minted.seq - 1, until=minted.seq + 1, actor=ADMINISTRATOR, action=EntryAction.CREATE, prefix="12345"
+    )
+    assert tuple(each.handle for each in logged) == minted.handles[:2]
 
 
 def test_same_page_again_ends_the_iteration() -> None:

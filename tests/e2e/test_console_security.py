@@ -111,7 +111,7 @@ ADDRESSES: Final = (
     "/console/namespaces/{attack}",
     "/console/types?prefix={attack}",
     "/console/access?on={attack}",
-    "/console/log?since={attack}&prefix={attack}",
+    "/console/log?since={attack}&prefix={attack}&actor={attack}&action={attack}",
     "/console/{attack}",
     "/console?done={attack}",
     "/console/sign-in?next={attack}&done={attack}&identity={attack}",

@@ -55,6 +55,13 @@ CASES: Final = (
     Case("history 12345/n0", "GET", "/handles/12345%2Fn0/history"),
     Case("diff 12345/n0 1", "GET", "/handles/12345%2Fn0/differences?earlier=1"),
     Case("log --since 50", "GET", "/log?since=50&limit=1000", items="entries", differs=NOW),
+    Case(
+        "log --actor local:tests --action create --prefix 12345 --newest --until 50",
+        "GET",
+        "/log?actor=local:tests&action=create&prefix=12345&newest=true&until=50&limit=1000",
+        items="entries",
+        differs=NOW,
+    ),
     Case("list 12345", "GET", "/namespaces/12345/handles?limit=1000", items="handles"),
     Case(
         "list 12345 --state published",

@@ -3,15 +3,17 @@
 import time
 
 from perseid.ledger.merkle import Signer
+from perseid.ledger.store.jobs import load_steps
 from perseid.names.handle import Handle
 from perseid.registry.context import Context
 from perseid.registry.installation.installation import CHECKPOINT_KEY, KEYS_NAME
+from perseid.registry.jobs.runner import find_job
 from perseid.registry.queries import history as past
-from perseid.registry.queries import listing, prove
+from perseid.registry.queries import prove
+from perseid.registry.queries.log import LogSearch, list_log
 from perseid.registry.queries.statistics import list_wanted, read_statistics
 from perseid.registry.responses import get_differences, to_entry, to_ledger_key, to_version
-from perseid.schema.common import MAX_PAGE
-from perseid.schema.queries import DifferencesResponse, HistoryPage, LedgerKeys, LogPage
+from perseid.schema.queries import DifferencesResponse, HistoryPage, LedgerKeys, LogPage, LogQuery
 from perseid.schema.statistics import StatisticsPeriod, StatisticsQuery, StatisticsResponse, WantedHandles
 
 from ._local import suggest
@@ -37,11 +39,14 @@ class LocalHistory(LocalAccess):
         with suggest(self.session.registry, handle):
             return self._read(lambda context: get_differences(context, name, earlier, later, now))
 
-    def read_log(self, since: str, cursor: str = "") -> LogPage:
-        """Return a page of the log after an entry or time, or after the cursor of a page."""
-        with self.session.registry.snapshot() as snapshot:
-            after = int(cursor) if cursor else past.seq_at_time(snapshot.reader, since, self._now())
-            page = listing.list_log(snapshot, self.session.identity, after, MAX_PAGE)
+    def read_log(self, query: LogQuery) -> LogPage:
+        """Return a page of the log; its cursor is the number of an entry."""
+        registry, identity, steps = self.session.registry, self.session.identity, None
+        if query.job:
+            steps = load_steps(registry.ledger.log, find_job(registry, identity, query.job).id)
+        with registry.snapshot() as snapshot:
+            search = LogSearch.of(snapshot.reader, query, self._now(), steps)
+            page = list_log(snapshot, identity, int(query.cursor) if query.cursor else None, query.limit, search)
         last, following = (None, str(page.last)) if page.more else (page.last, None)
         return LogPage([to_entry(each) for each in page.items], last, following)
 

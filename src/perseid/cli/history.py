@@ -11,6 +11,7 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 import typer
+from msgspec.structs import replace as replace_fields
 
 from perseid.ledger.errors import CorruptData, StorageFull
 from perseid.ledger.log.writer import ChangeWatcher
@@ -20,7 +21,7 @@ from perseid.proof.verifier import InvalidProof, LogKey
 from perseid.records.encoding import to_base64
 from perseid.records.record import Value
 from perseid.registry.access.permissions import Differences
-from perseid.schema.common import MAX_PAGE, Paging
+from perseid.schema.common import MAX_PAGE, EntryAction, Paging
 from perseid.schema.queries import EntryResponse, HistoryPage, LogQuery, ProofDocument, ValueChanges, VersionResponse
 
 from ._arguments import (
@@ -42,6 +43,7 @@ from ._common_options import REMOTE
 from ._output import AsJson, print_fields, print_json, print_message, print_text, progress
 from ._target import LocalTarget, Target, open_target
 from .keys import finish_rotation
+from .queries import PrefixCondition
 from .verify import shorten_time
 
 MAX_SHOWN: Final = 20
@@ -128,31 +130,55 @@ def diff(
         print_message(f"Entries {before.as_of} and {after.as_of} have the same values.")
 
 
-def log(
+def log(  # noqa: PLR0913 - options
+    *,
     since: Annotated[
         str, typer.Option("--since", metavar="SEQ|TIME", help="Only entries after this entry or time.")
     ] = "0",
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="SEQ|TIME", help="Only entries up to this entry, time or end of a day."),
+    ] = None,
+    actor: Annotated[
+        str | None,
+        typer.Option("--actor", metavar="IDENTITY", help="Only changes by INDEX:HANDLE, a handle, local:… or token:…"),
+    ] = None,
+    action: Annotated[
+        EntryAction | None, typer.Option("--action", metavar="ACTION", help=f"One of: {', '.join(EntryAction)}.")
+    ] = None,
+    prefix: PrefixCondition = None,
+    job: Annotated[
+        str, typer.Option("--job", metavar="JOB", help="Only entries of this job, as `perseid jobs list` shows it.")
+    ] = "",
+    newest: Annotated[bool, typer.Option("--newest", help="Newest first.")] = False,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Keep printing new entries until you press Ctrl-C.")
     ] = False,
+    limit: Limit = None,
+    after: After = None,
     directory: Directory = None,
     acting_as: ActingAs = None,
     json: AsJson = False,
 ) -> None:
     """Show the entries of the ledger, oldest first: number, time, action, handle, actor and note.
 
-    With `--as`, the output is limited to namespaces that the identity can list. With `--json`, each line is one
-    document.
+    Entries must match all conditions. `--actor` takes an identity with one key, as in `300:12345/ann`, or its handle,
+    for all its keys; both include its tokens. With `--as`, the output is limited to namespaces that the identity can
+    list. With `--json`, each line is one document.
 
     For example:
         perseid log --since 10
         perseid log --since 2026-01-01T00:00:00Z --json
+        perseid log --action create --prefix 102.100.272 --since 2026-01-01 --newest
     """
+    if follow and (newest or until is not None or limit is not None):
+        raise typer.BadParameter("cannot be used with --newest, --until or --limit", param_hint="--follow")
+    query = LogQuery(MAX_PAGE, after or "", since, until, newest, job, actor, action, prefix)
     with open_target(directory, acting_as) as target:
         try:
-            last = _print_log(target, since, json)
+            last = _print_log(target, query, limit, json)
             if follow:
-                _follow(target, last, json)
+                _follow(target, replace_fields(query, cursor="", since=last), json)
         except KeyboardInterrupt:  # ends --follow
             if not follow:
                 raise
@@ -309,29 +335,36 @@ def _format_origin(item: VersionResponse | EntryResponse) -> str:
 # The log
 
 
-def _print_log(target: Target, since: str, json: bool) -> str:
-    """Print the entries after one or after a time, and return the last one."""
-    cursor = ""
+def _print_log(target: Target, query: LogQuery, limit: int | None, json: bool) -> str:
+    """Print the entries of a query, up to `limit`, and return the last one."""
+    remaining = limit
+    if isinstance(target, LocalTarget):
+        parse_cursor(query.cursor or None)
     while True:
+        query = replace_fields(query, limit=MAX_PAGE if remaining is None else min(remaining, MAX_PAGE))
         if isinstance(target, LocalTarget):
-            page = target.read_log(since, cursor)
+            page = target.read_log(query)
         else:
-            page = target.send(replace(type(target).log.request(target), query=LogQuery(MAX_PAGE, cursor, since=since)))
+            page = target.send(replace(type(target).log.request(target), query=query))
         for logged in page.entries:
             _print_log_entry(logged, json)
         if page.next is None:
             return str(page.last)
-        cursor = page.next
+        remaining = None if remaining is None else remaining - len(page.entries)
+        if remaining == 0:
+            print_more(page.next)
+            return ""
+        query = replace_fields(query, cursor=page.next)
 
 
-def _follow(target: Target, last: str, json: bool) -> None:
+def _follow(target: Target, query: LogQuery, json: bool) -> None:
     """Print entries as they are appended, without end."""
     with ExitStack() as stack:
         wait = partial(time.sleep, POLL_SECONDS)
         if isinstance(target, LocalTarget):
             wait = partial(_wait, stack.enter_context(closing(ChangeWatcher(target.session.registry.ledger.log))))
         while True:
-            last = _print_log(target, last, json)
+            query = replace_fields(query, since=_print_log(target, query, None, json))
             wait()
 
 

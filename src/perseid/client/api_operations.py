@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from perseid.schema.common import MAX_PAGE, ChangeNote, HandleState, Paging
+from perseid.schema.common import MAX_PAGE, ChangeNote, EntryAction, HandleState, Paging
 from perseid.schema.exports import ExportFormat, ExportPart, ExportQuery
 from perseid.schema.namespaces import Authority
 from perseid.schema.queries import (
@@ -537,12 +537,25 @@ class QueryOperations:
         return make_input(handle=handle, query=BetweenQuery(str(earlier), _moment(later)))
 
     @pages("/log", LogPage, "entries", EntryResponse)
-    def log(self, *, since: str | int = "0", newest: bool = False, job: str = "", page_size: int = MAX_PAGE) -> Input:
-        """Return the entries of the ledger after a time or entry, oldest first; with `newest` all, newest first.
+    def log(  # noqa: PLR0913 - one argument per field
+        self,
+        *,
+        since: str | int = "0",
+        until: str | int | None = None,
+        newest: bool = False,
+        job: str = "",
+        actor: str | None = None,
+        action: EntryAction | None = None,
+        prefix: str | None = None,
+        page_size: int = MAX_PAGE,
+    ) -> Input:
+        """Return the entries of the ledger after a time or entry and up to another one, oldest or `newest` first.
 
-        With `job` only those of a job.
+        With the other arguments only those of a job, by an actor (`300:12345/ann`, a handle for all its keys,
+        `token:…`, `local:…` or `anonymous`), with an action, or of the handles of a prefix.
         """
-        return make_input(query=LogQuery(page_size, since=str(since), newest=newest, job=job))
+        query = LogQuery(page_size, since=str(since), until=_moment(until), newest=newest, job=job)
+        return make_input(query=msgspec.structs.replace(query, actor=actor, action=action, prefix=prefix))
 
     @pages("/changes", ChangedHandlePage, "handles", ChangedHandle)
     def changes(self, earlier: str | int, later: str | int | None = None, *, page_size: int = MAX_PAGE) -> Input:

@@ -224,6 +224,7 @@ class AdviceKind(Enum):
     UPDATE_IMPORTED = "Job {job} imported this file already. To update its records, choose that they are updated"
 
     # Queries
+    ACTOR_EXAMPLE = "For example: 300:12345/ann, 12345/ann, local:ann or token:k7qpx2ma"
     FIND_OWNED = "Ask an administrator for the permission, or search for the handles that you own"
     GIVE_CRITERION = "Give a URL, host, path, type, value, words, owner, prefix or entry"
     GIVE_ENTRY = "Give an existing entry, or a time"

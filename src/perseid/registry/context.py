@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
 
 from perseid.ledger.log.entry import IMPORT, Action, Draft, State
 from perseid.names.errors import InvalidName
-from perseid.names.handle import MAX_BYTES, Handle, check_prefix_syntax, find_invisible, fold
+from perseid.names.handle import MAX_BYTES, PREFIX_OF_PREFIXES, Handle, check_prefix_syntax, find_invisible, fold
 from perseid.names.suggest import OPENING, find_bare_handle
 from perseid.names.uri import is_uri
 from perseid.records import binary
@@ -309,6 +309,14 @@ def name_too_long(name: str) -> Refused:
     """The refusal for a handle that is too long to exist anywhere (H9)."""
     reason = f"Handle {display_name(name)} does not exist: a handle has at most {MAX_BYTES:,} bytes"
     return Refused(ResponseCode.HANDLE_NOT_FOUND, reason, AdviceKind.CHECK_COPIED_HANDLE(), "H9")
+
+
+def require_prefix(text: str) -> str:
+    """Return a prefix that is a search criterion, folded; refuse what cannot be one (H2)."""
+    if "/" in text or Handle.for_lookup(f"{PREFIX_OF_PREFIXES}/{text}") is None:
+        reason = f"Invalid prefix {display_name(text)}"
+        raise InvalidRequest(ResponseCode.INVALID_HANDLE, reason, AdviceKind.PREFIX_EXAMPLE(), "H2")
+    return fold(text)
 
 
 def _check_prefix_handle(handle: Handle) -> None:

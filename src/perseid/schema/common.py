@@ -105,6 +105,23 @@ class HandleState(StrEnum):
     TOMBSTONE = "tombstone"
 
 
+class EntryAction(StrEnum):
+    """Actions of ledger entries."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    DELETE = "delete"
+    HOME = "home"
+    UNHOME = "unhome"
+    RESERVE = "reserve"
+    PUBLISH = "publish"
+    UNPUBLISH = "unpublish"
+    TOMBSTONE = "tombstone"
+    REDACT = "redact"
+    ROTATE_KEY = "rotate_key"
+    BRANCH = "branch"
+
+
 State = Annotated[
     str,
     Doc(

@@ -8,6 +8,7 @@ from .common import (
     At,
     Cursor,
     Doc,
+    EntryAction,
     HandleState,
     Moment,
     NameText,
@@ -152,12 +153,29 @@ Actor = Annotated[str | None, Doc("Who made the change; omitted if you cannot se
 NoteText = Annotated[str | None, Doc("The note of the change; omitted if you cannot see it.")]
 
 
+ActorText = Annotated[
+    str, Doc("An actor.", max_length=4_096, examples=["300:12345/ann", "token:k7qpx2ma", "local:ann"])
+]
+
+
 class LogQuery(Paging, frozen=True):
-    """Where the log starts."""
+    """Which entries of the log to return. All criteria must match."""
 
     since: Annotated[Moment, Doc("Only entries after this entry or time.")] = "0"
-    newest: Annotated[bool, Doc("Newest first, all the way back; not with `since` or `job`.")] = False
+    until: Annotated[
+        Moment | None, Doc("Only entries up to this entry or time; a date without a time includes that day.")
+    ] = None
+    newest: Annotated[bool, Doc("Newest first.")] = False
     job: Annotated[str, Doc("Only entries of this job.", max_length=64, examples=["0123456789abcdef"])] = ""
+    actor: Annotated[
+        ActorText | None,
+        Doc(
+            "Only changes by this actor: a key, or a handle for all its keys, both with their tokens; a token; a local "
+            "user; `anonymous`. Entries whose actor you cannot see are omitted.",
+        ),
+    ] = None
+    action: Annotated[EntryAction | None, Doc("Only entries with this action.")] = None
+    prefix: Annotated[str | None, Doc("Only handles with this prefix.", examples=["12345"])] = None
 
 
 class BetweenQuery(RequestBody, frozen=True):

@@ -23,7 +23,8 @@ from perseid.registry.jobs.transfer import TransferAll
 from perseid.registry.policy import case_rules
 from perseid.registry.policy.policy import PROFILES, Audience, Policy
 from perseid.registry.queries.history import as_of, get_history
-from perseid.registry.queries.listing import list_changes, list_handles, list_log
+from perseid.registry.queries.listing import list_changes, list_handles
+from perseid.registry.queries.log import list_log
 from perseid.registry.queries.memento import Memento, find_deleted
 from perseid.registry.queries.prove import ensure_checkpoint, prove
 from perseid.registry.queries.resolve import Query, get_authority_metadata

@@ -20,9 +20,8 @@ from perseid.registry.queries.listing import (
     list_by_offset,
     list_changes,
     list_handles,
-    list_log,
-    list_recent,
 )
+from perseid.registry.queries.log import list_log, list_recent
 from perseid.registry.queries.suggest import suggestions
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import Snapshot

@@ -13,7 +13,7 @@ from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create, Home
 from perseid.registry.identity import Identity
 from perseid.registry.policy.policy import Audience
-from perseid.registry.queries import listing
+from perseid.registry.queries import listing, log
 from perseid.registry.queries.listing import (
     ChangedRecord,
     ListedHandle,
@@ -21,9 +21,8 @@ from perseid.registry.queries.listing import (
     list_changes,
     list_handles,
     list_homed,
-    list_log,
-    list_recent,
 )
+from perseid.registry.queries.log import list_log, list_recent
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
@@ -245,7 +244,7 @@ def test_log_page_limits_scanned_entries(here: Registry, monkeypatch: pytest.Mon
     for n in range(7):
         put(here, value(1), name=f"777/{n}")
     seq = put(here, value(1), name="12345/a")
-    monkeypatch.setattr(listing, "MAX_SCANNED", 3)
+    monkeypatch.setattr(log, "MAX_SCANNED", 3)
     with here.snapshot() as snapshot:
         page = list_log(snapshot, LISTER, seq - 7)
         assert (page.items, page.last, page.more) == ((), seq - 4, True)
@@ -268,7 +267,7 @@ def test_newest_page_limits_scanned_entries(here: Registry, monkeypatch: pytest.
     first = put(here, value(1), name="12345/a")
     add_namespace(here, "777")
     last = max(put(here, value(1), name=f"777/{n}") for n in range(7))
-    monkeypatch.setattr(listing, "MAX_SCANNED", 3)
+    monkeypatch.setattr(log, "MAX_SCANNED", 3)
     with here.snapshot() as snapshot:
         page = list_recent(snapshot, LISTER)
         assert (page.items, page.last, page.more) == ((), last - 2, True)

@@ -17,7 +17,7 @@ from perseid.registry.identity import Identity
 from perseid.registry.jobs import rewrite, runner
 from perseid.registry.jobs.rewrite import Rewrite
 from perseid.registry.policy.policy import Audience
-from perseid.registry.queries import listing, paging
+from perseid.registry.queries import listing, log, paging
 from perseid.registry.queries.find import Search, find
 from perseid.registry.queries.history import get_history
 from perseid.registry.queries.paging import ITEM_OVERHEAD, VALUE_OVERHEAD, PageBudget, values_size
@@ -107,7 +107,7 @@ def listed_history(registry: Registry, identity: Identity, after: Place) -> tupl
 def listed_log(registry: Registry, identity: Identity, after: Place) -> tuple[Sequence[object], Place]:
     assert after is None or isinstance(after, int)
     with registry.snapshot() as snapshot:
-        found = listing.list_log(snapshot, identity, after or 0)
+        found = log.list_log(snapshot, identity, after)
     return found.items, found.last if found.more else None
 
 

@@ -22,7 +22,8 @@ from perseid.registry.results import Refused, StatisticsUnavailable
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot
 from perseid.schema.statistics import StatisticsQuery
 
-from .listing import LogEntry, count_handles, list_recent
+from .listing import LogEntry, count_handles
+from .log import list_recent
 from .namespaces import get_policy
 from .statistics import read_statistics
 

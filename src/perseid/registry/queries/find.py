@@ -42,7 +42,7 @@ from perseid.ledger.views.search_keys import (
     word_range,
 )
 from perseid.ledger.views.url_glob import ALL_KEYS, UrlGlob
-from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
+from perseid.names.handle import Handle, fold
 from perseid.records.admin import Admin
 from perseid.records.data_types import interpret_as
 from perseid.records.errors import InvalidData
@@ -52,15 +52,15 @@ from perseid.records.types import HS_ADMIN, HS_SECKEY, TypeQuery, has_type
 from perseid.registry.access.authorization import SearchUsage
 from perseid.registry.access.permissions import RequiredScope, display_name
 from perseid.registry.advice import AdviceKind
+from perseid.registry.context import require_prefix
 from perseid.registry.identity import Anonymous, Identity, TokenIdentity
 from perseid.registry.policy.authority import first_valid, name_key, parse_stored_party, values_of_exact_type
 from perseid.registry.policy.policy import Policy
-from perseid.registry.results import InvalidQuery, InvalidRequest, Refused
+from perseid.registry.results import InvalidQuery, Refused
 from perseid.registry.snapshot import SITE_PREFIX, Snapshot
 from perseid.schema.common import HandleState
 from perseid.schema.namespaces import Scope
 from perseid.schema.queries import Selectors
-from perseid.wire.codes import ResponseCode
 
 from .history import can_read, is_public, seq_at_time
 from .listing import MAX_PAGE_LOOKUPS, MAX_SCANNED, Visibility, require_listing
@@ -124,9 +124,8 @@ class Search:
         """Validate the criteria; raises `Refused`."""
         if replace(self, state=None) == Search():
             raise InvalidQuery("No search criterion given", AdviceKind.GIVE_CRITERION())
-        if self.prefix is not None and ("/" in self.prefix or _prefix_handle(self.prefix) is None):
-            reason = f"Invalid prefix {display_name(self.prefix)}"
-            raise InvalidRequest(ResponseCode.INVALID_HANDLE, reason, AdviceKind.PREFIX_EXAMPLE(), "H2")
+        if self.prefix is not None:
+            require_prefix(self.prefix)
         try:
             owner = None if self.owner is None else Handle.for_lookup(self.owner)
             url_ranges = [] if self.host is None else [search_keys.host_range(self.host, subdomains=True)]
@@ -265,10 +264,6 @@ class PreparedSearch:
         if self.glob is not None and not self.glob.matches(keys[0]):
             return False
         return all(each.contains_any(keys) for each in self._url_ranges)
-
-
-def _prefix_handle(prefix: str) -> Handle | None:
-    return Handle.for_lookup(f"{PREFIX_OF_PREFIXES}/{prefix}")
 
 
 _UNSEARCHABLE_TYPES: Final = (HS_ADMIN, HS_SECKEY)

@@ -16,6 +16,7 @@ Removing PUBLIC_READ from a value also hides its history, unless the change keep
 with the present record is not enough: what was hidden and then removed, moved or redacted stays hidden.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -178,6 +179,8 @@ SEE_ALL: Final = Requirement(
 """Server administrators see every handle and who changed it; private values require more."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_DATE: Final = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_DAY: Final = timedelta(days=1) // timedelta(microseconds=1)
 _MAX_DIGITS: Final = 19  # of a number of 64 bits
 
 
@@ -258,6 +261,14 @@ def seq_at_time(reader: "LogReader", when: str | int, now: int) -> int:
     if number > now:
         raise InvalidQuery(f"Time {display_name(str(when))} is in the future", AdviceKind.GIVE_PAST_TIME())
     return reader.seq_at(number)
+
+
+def seq_until(reader: "LogReader", when: str, now: int) -> int:
+    """Return the last entry at a time, as `seq_at_time`; a date means its end, even if it is today."""
+    if not _DATE.fullmatch(when.strip()):
+        return seq_at_time(reader, when, now)
+    start = parse_time(when)
+    return seq_at_time(reader, when, now) if start > now else reader.seq_at(start + _DAY - 1)
 
 
 def seqs_between(reader: "LogReader", earlier: str, later: str | None, now: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Listings across records: the log, changes between two times, handles under a prefix, homed prefixes.
+"""Listings across records: changes between two times, handles under a prefix, homed prefixes; for the log see `log`.
 
 Listing the handles of a namespace requires LIST_HANDLES on its prefix handle, or a policy that opens it
 (`who_may_list`). With the permission, users see handles in every state and who changed them. Through the policy alone,
@@ -12,15 +12,13 @@ short or empty although there are more. The next one starts where this one ended
 they do not reveal handles.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, islice
 from typing import Final
 
 from perseid.ledger.log.entry import Action, Entry, State
 from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import key_range
-from perseid.ledger.store.jobs import JobSteps
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, fold
 from perseid.registry.access import permissions
 from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS
@@ -37,7 +35,7 @@ from perseid.schema.common import HandleState
 from perseid.wire.codes import OpCode, ResponseCode
 
 from .history import SEE_ALL, can_read, installation_record, is_allowed, is_public, public_action
-from .paging import DEFAULT_PAGE, Page, PageBudget, page_size
+from .paging import DEFAULT_PAGE, Page, page_size
 
 MAX_SCANNED: Final = 1_000
 """Entries or handles examined per page. Skipped ones cost as much as shown ones."""
@@ -48,7 +46,7 @@ MAX_PAGE_LOOKUPS: Final = MAX_GROUP_LOOKUPS // 2
 MAX_PREFIXES: Final = 100
 """Prefixes whose visibility is decided per page; each can require many group lookups."""
 
-_MIN_BATCH: Final = 50  # handles or entries per read, so that a page of one does not skip hidden ones one by one
+_MIN_BATCH: Final = 50  # handles per read, so that a page of one does not skip hidden ones one by one
 _MAX_VERSIONS_BACK: Final = 32  # versions examined to find out what was public; a deletion is one of them
 
 
@@ -96,63 +94,6 @@ class ListedHandle:
     state: State
     seq: int
     """Its latest entry."""
-
-
-def list_log(snapshot: Snapshot, identity: Identity, after: int = 0, limit: int = DEFAULT_PAGE) -> Page[LogEntry]:
-    """Return a page of entries after one, in order. Raises `Refused`."""
-    entries = snapshot.reader.log(after, after + MAX_SCANNED)
-    items, last = _take_visible(snapshot, identity, entries, after, limit)
-    return Page(items, last, last < snapshot.reader.size)
-
-
-def list_steps(
-    snapshot: Snapshot, identity: Identity, steps: JobSteps, after: int = 0, limit: int = DEFAULT_PAGE
-) -> Page[LogEntry]:
-    """Return a page of the entries of a job after one, in order. Raises `Refused`."""
-    ranges = [(max(first - 1, after), first + count - 1) for first, count in steps if first + count - 1 > after]
-    entries = chain.from_iterable(snapshot.reader.log(start, end) for start, end in ranges)
-    items, last = _take_visible(snapshot, identity, islice(entries, MAX_SCANNED), after, limit)
-    return Page(items, last, bool(ranges) and last < ranges[-1][1])
-
-
-def list_recent(
-    snapshot: Snapshot, identity: Identity, before: int | None = None, limit: int = DEFAULT_PAGE
-) -> Page[LogEntry]:
-    """Return a page of entries before one, newest first. Raises `Refused`."""
-    start = snapshot.reader.size + 1 if before is None else before
-    entries = _backward(snapshot.reader, start, max(1, start - MAX_SCANNED))
-    items, last = _take_visible(snapshot, identity, entries, start, limit)
-    return Page(items, last, last > 1)
-
-
-def _take_visible(
-    snapshot: Snapshot, identity: Identity, entries: Iterable[Entry], last: int, limit: int
-) -> tuple[tuple[LogEntry, ...], int]:
-    """Return the visible entries that fit on a page, and the number of the last one that was read, or `last`."""
-    visibility = Visibility(snapshot, identity)
-    budget = PageBudget(page_size(limit))
-    items: list[LogEntry] = []
-    for entry in entries:
-        access = visibility.access(entry.handle)
-        if access is None:
-            break
-        if visibility.shows(entry, access):
-            log_entry = visibility.to_log_entry(entry, access)
-            if not budget.take(log_entry.size):
-                break
-            items.append(log_entry)
-        last = entry.seq
-        if budget.is_full:
-            break
-    return tuple(items), last
-
-
-def _backward(reader: LogReader, before: int, first: int) -> Iterator[Entry]:
-    """Iterate over the entries before `before` down to `first`, newest first; they are read in batches."""
-    while before > first:
-        after = max(first, before - _MIN_BATCH) - 1
-        yield from reversed(list(reader.log(after, before - 1)))
-        before = after + 1
 
 
 def list_changes(

@@ -22,6 +22,8 @@ from perseid.server.http.v1.routes import imports
 from tests.server.http.console.console_user import ConsoleUser
 from tests.server.http.contexts import STRANGER, Harness, harness, header_of
 from tests.server.http.resolver.resolver_records import create
+from tests.server.http.v1.apis import send
+from tests.server.http.v1.callers import with_token
 from tests.server.installations import OPERATOR
 
 FILE = "handle,URL\n12345/row-1,https://one.example/\n12345/row-2,https://two.example/\n"
@@ -401,8 +403,64 @@ def test_log_shows_who_changed_what(user: ConsoleUser, server: Harness) -> None:
     with server.registry.snapshot() as snapshot:
         size = snapshot.reader.size
     user.get(f"/console/log?since={size - 3}")
-    assert user.text.index("12345/old-1 ") < user.text.index("12345/old-2 "), "in order"
+    assert user.text.index("12345/old-2 ") < user.text.index("12345/old-1 "), "the newest first"
+    assert user.text.count("local:tests") == 3
     user.get("/console/log?since=nonsense")
     assert user.alert
     user.get("/console/log?since=2026-11-15T10:00:00Z")
     assert 'name="since" value="2026-11-15"' in user.page.body.decode()
+
+
+def test_log_is_filtered_by_a_form(user: ConsoleUser, server: Harness) -> None:
+    create(server, "12345/mine", Value.text(1, "URL", "https://example.org/"))
+    user.get("/console/log")
+    assert "Clear all filters" not in user.text
+    assert "local:tests" in user.text
+    user.get("/console/log?actor=local:tests&action=create&prefix=12345&since=2026-11-15&until=2999-01-01")
+    assert "is in the future" in user.alert
+    assert "Clear all filters" in user.text
+    user.get("/console/log?actor=local:tests&action=create&prefix=12345&since=2026-11-15")
+    body = user.page.body.decode()
+    for field in (
+        'name="actor" value="local:tests"',
+        '<option value="create" selected>',
+        '<option value="12345" selected>',
+        'name="since" value="2026-11-15"',
+    ):
+        assert field in body
+    assert 'href="/console/log?actor=local%3Atests&amp;action=create&amp;prefix=12345&amp;since=2026-11-15"' in body
+    assert "12345/old-1 " in user.text
+    user.get("/console/log?actor=300:99999/none")
+    assert "No entries match these filters." in user.text
+    assert '<a href="/console/log">Show all entries</a>' in user.page.body.decode()
+    user.get("/console/log?actor=ann")
+    assert "Invalid actor ann" in user.alert
+    user.get("/console/log?action=eat")
+    assert "Clear all filters" not in user.text
+
+
+def test_names_in_the_log_lead_to_their_changes(user: ConsoleUser, server: Harness) -> None:
+    token = with_token(server, "create")
+    body = {"handle": "12345/by-token", "values": [{"type": "URL", "data": "https://example.org/"}]}
+    assert send(server, "POST", "/handles", body, headers=token).status == 201
+    user.get("/console/log?action=create")
+    name, issuer = re.findall(r'href="(/console/log\?action=create&amp;actor=[^"]+)"', user.page.body.decode())[:2]
+    assert "actor=token%3A" in name
+    for path in (name, issuer):
+        user.get(unescape(path))
+        assert "12345/by-token " in user.text
+        assert "12345/old-1 " not in user.text
+
+
+def test_pages_of_a_filtered_log_continue(user: ConsoleUser, server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perseid.registry.queries.log.MAX_COMPARED", 5)
+    create(server, "12345/a-delete", Value.text(1, "URL", "https://example.org/"))
+    user.get("/console/log?action=delete")
+    assert "the search continues on the next page" in user.text
+    for _ in range(99):
+        following = re.search('rel="next" href="([^"]+)"', user.page.body.decode())
+        if following is None:
+            break
+        assert "action=delete" in following[1]
+        user.get(unescape(following[1]))
+    assert "No entries match these filters." in user.text

@@ -80,7 +80,7 @@ def test_texts_of_pages_are_in_the_catalog(user: Reader) -> None:
         *("", "/records", "/records?prefix=12345", "/records?by=url&q=https://old.example/", "/new", "/imports"),
         *("/rewrite", "/rewrite?host=old.example&to=https://new.example/*", "/jobs", "/namespaces", "/types", "/log"),
         *(f"/namespaces/{PILIN}", "/access", "/access?on=12345", "/tokens", "/nothing", "/jobs/0123456789abcdef"),
-        *("/records/12345%2Fmissing", "/log?since=nonsense", "/rewrite?to=x"),
+        *("/records/12345%2Fmissing", "/log?since=nonsense", "/log?actor=300:99999/none", "/rewrite?to=x"),
         *[f"/records/{quote(HANDLE, safe='')}{tail}" for tail in ("", "/edit", "/history")],
         *[f"/records/{quote(HANDLE, safe='')}/{action}" for action in actions],
     ):

@@ -16,7 +16,8 @@ from perseid.registry.context import Context
 from perseid.registry.jobs.runner import find_job
 from perseid.registry.queries import prove as proofs
 from perseid.registry.queries.history import get_history, seq_at_time, seqs_between
-from perseid.registry.queries.listing import list_changes, list_log, list_recent, list_steps
+from perseid.registry.queries.listing import list_changes
+from perseid.registry.queries.log import LogSearch, list_log
 from perseid.registry.queries.prove import NotCheckpointed, SigningKey, signing_keys
 from perseid.registry.responses import (
     get_differences,
@@ -45,7 +46,6 @@ from perseid.server.http.v1.api_call import ApiCall
 from perseid.server.http.v1.job_requests import authorize_registry
 from perseid.server.http.v1.problems import ApiError
 from perseid.server.http.v1.routing import Reply, Routes
-from perseid.server.http.v1.validation import InvalidParameter
 
 HISTORY: Final = Routes(
     "History", "Earlier versions of records: what changed, when, and for administrators by whom and why."
@@ -92,31 +92,22 @@ async def differences(call: ApiCall, query: BetweenQuery) -> Reply[DifferencesRe
 @HISTORY.add("GET", "/log", "Read the log of the ledger", scope="find", problems=(404, 422, 501))
 async def log(call: ApiCall, query: LogQuery) -> Reply[LogPage]:
     """Return ledger entries, oldest first or `newest` first, for namespaces whose handles you can list. With `job` only
-    those of the job.
+    those of the job; with `actor`, `action` and `prefix` only those that match.
 
-    A page can be short or empty without being the last. On the last page, send `last` as `since` later to get newer
-    entries.
+    A page can be short or empty without being the last: one with such filters compares up to 5,000 entries. On the last
+    page, send `last` as `since` later to get newer entries.
     """
-    if query.newest and (query.since != "0" or query.job):
-        other = "job" if query.job else "since"
-        raise InvalidParameter(f"`{other}` cannot be combined with `newest`; omit one of them", f"$.{other}")
     registry = authorize_registry(call) if query.job else None
 
     def read(context: Context) -> Reply[LogPage]:
-        position = call.after(int)
-        if query.newest:
-            recent = list_recent(context.snapshot, context.identity, position, query.limit)
-            cursor = call.seal(recent.last if recent.more else None)
-            return call.page(LogPage([to_entry(each) for each in recent.items], None, cursor))
-        after = seq_at_time(context.snapshot.reader, query.since, call.now()) if position is None else position
+        steps = None
         if registry is not None:
             steps = load_steps(registry.ledger.log, find_job(registry, call.identity, query.job).id)
-            page = list_steps(context.snapshot, context.identity, steps, after, query.limit)
-        else:
-            page = list_log(context.snapshot, context.identity, after, query.limit)
+        search = LogSearch.of(context.snapshot.reader, query, call.now(), steps)
+        page = list_log(context.snapshot, context.identity, call.after(int), query.limit, search)
         cursor = call.seal(page.last if page.more else None)
         # The end of another page is encrypted: it may be an entry that the caller cannot see.
-        last = None if page.more else page.last
+        last = None if page.more or query.newest else page.last
         return call.page(LogPage([to_entry(each) for each in page.items], last, cursor))
 
     return await call.read(read)
