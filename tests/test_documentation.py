@@ -53,6 +53,7 @@ NOT_EXECUTED = {
     ): "needs another server, and runs until it is stopped; see tests/bulk",
     ("migrate-from-a-handle-server.md", "perseid migrate keys svr_1"): "needs the files of another server",
     ("first-steps.md", "perseid serve"): "serves at fixed ports until it is stopped",
+    ("statistics.md", "perseid statistics"): "the session below it runs the same commands",
     ("serving.md", "perseid init perseid-data"): "serves at fixed ports until it is stopped",
     ("serving.md", "curl --cacert perseid-data/keys/https.pem https://localhost:8000/healthz"): "needs that server",
     ("serving.md", "systemctl reload perseid"): "needs systemd",

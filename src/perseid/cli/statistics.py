@@ -1,6 +1,6 @@
 """`perseid statistics`: requests and changes by day, hour or namespace, and wanted identifiers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -12,7 +12,7 @@ from ._arguments import ActingAs, Directory, printable
 from ._output import AsJson, print_json, print_message, print_text
 from ._target import open_target
 
-_COLUMNS = ("resolutions", "native", "redirects", "pages", "json", "bots", "not_found", "changes", "identifiers")
+_COLUMNS = ("resolutions", "native", "http", "bots", "not_found", "changes", "identifiers")
 
 
 def statistics(  # noqa: PLR0913 - options
@@ -68,35 +68,55 @@ def _print_wanted(found: WantedHandles, json: bool) -> None:
     if json:
         print_json(found)
         return
-    for each in found.handles:
-        print_text(f"{each.count:>8,}  {each.last}  {printable(each.handle)}")
     if not found.handles:
         print_message("No identifier was requested that does not exist.")
+        return
+    print_text("requests  last        handle")
+    for each in found.handles:
+        print_text(f"{each.count:>8,}  {each.last}  {printable(each.handle)}")
 
 
 def _print_table(found: StatisticsResponse) -> None:
-    if found.by is StatisticsPeriod.NAMESPACE:
-        names = [printable(row.namespace or "(other)") for row in found.rows]
-    else:
-        length = len("2026-11-15") if found.by is StatisticsPeriod.DAY else len("2026-11-15T10:00")
-        names = [(row.start or "")[:length] for row in found.rows]
-    rows = [_cells(row) for row in found.rows]
-    width = max(map(len, (found.by.value, *names)))
-    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
-    for name, cells in ((found.by.value, _COLUMNS), *zip(names, rows, strict=True)):
+    """Print the rows from the first that is not empty, and their total."""
+    numbers = [_numbers(row) for row in found.rows]
+    by_namespace = found.by is StatisticsPeriod.NAMESPACE
+    empty = 0 if by_namespace else next((n for n, row in enumerate(numbers) if any(row[:-1])), len(numbers) - 1)
+    lines = [(_name(found.by, row), cells) for row, cells in zip(found.rows[empty:], numbers[empty:], strict=True)]
+    if len(lines) > 1:
+        *sums, identifiers = [_add(column) for column in zip(*numbers, strict=True)]
+        lines.append(("total", (*sums, identifiers if by_namespace else numbers[-1][-1])))
+    table = [(found.by.value, _COLUMNS), *[(name, tuple(map(_format, cells))) for name, cells in lines]]
+    width = max(len(name) for name, _ in table)
+    widths = [max(map(len, column)) for column in zip(*[cells for _, cells in table], strict=True)]
+    for name, cells in table:
         aligned = [f"{cell:>{size}}" for cell, size in zip(cells, widths, strict=True)]
         print_text(f"{name:<{width}}  {'  '.join(aligned)}")
 
 
-def _cells(row: StatisticsRow) -> tuple[str, ...]:
+def _name(by: StatisticsPeriod, row: StatisticsRow) -> str:
+    if by is StatisticsPeriod.NAMESPACE:
+        return printable(row.namespace or "not hosted")
+    start = row.start or ""
+    return start[:10] if by is StatisticsPeriod.DAY else start[5:16].replace("T", " ")
+
+
+def _numbers(row: StatisticsRow) -> tuple[int | None, ...]:
+    """The cells of a row; None for what the caller cannot see."""
     activity = row.activity
-    hidden = "–"
     return (
-        *(f"{number:,}" for number in (row.resolutions, row.native, row.redirects, row.pages, row.json, row.bots)),
-        hidden if activity is None else f"{activity.not_found:,}",
-        hidden if activity is None else f"{activity.created + activity.updated + activity.deleted:,}",
-        f"{row.identifiers:,}",
+        *(row.resolutions, row.native, row.redirects + row.pages + row.json, row.bots),
+        None if activity is None else activity.not_found,
+        None if activity is None else activity.created + activity.updated + activity.deleted,
+        row.identifiers,
     )
+
+
+def _add(numbers: Sequence[int | None]) -> int | None:
+    return None if None in numbers else sum(filter(None, numbers))
+
+
+def _format(number: int | None) -> str:
+    return "–" if number is None else f"{number:,}"
 
 
 commands: dict[str, Callable[..., None] | typer.Typer] = {"statistics": statistics}

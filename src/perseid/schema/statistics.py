@@ -77,7 +77,13 @@ class StatisticsRow(ResponseBody, frozen=True, omit_defaults=False):
         int, Doc("Public identifiers at the end of the period, without tombstones; likewise, those of now.")
     ]
     start: Annotated[str | None, Doc("The start of the day or hour, in UTC.", examples=["2026-11-15T10:00:00Z"])] = None
-    namespace: Annotated[str | None, Doc("The namespace, with uppercase letters, with `by=namespace`.")] = None
+    namespace: Annotated[
+        str | None,
+        Doc(
+            "The namespace, with uppercase letters, with `by=namespace`; empty for all requests for prefixes that are "
+            "not hosted here."
+        ),
+    ] = None
     activity: Annotated[Activity | None, Doc("More, for administrators of the namespace; otherwise null.")] = None
 
 

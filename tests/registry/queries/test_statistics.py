@@ -95,14 +95,15 @@ def test_growth_is_the_present_number_less_later_changes(registry: Registry, sto
 
 
 def test_statistics_by_namespace(registry: Registry, store: StatisticsStore) -> None:
-    store.add(TODAY - 2 * DAY, {("12345", "native"): 1, ("99", "native"): 5})
-    store.add(TODAY, {("12345", "native"): 2})
+    store.add(TODAY - 2 * DAY, {("12345", "native"): 1, ("", "native"): 2})
+    store.add(TODAY, {("12345", "native"): 2, ("0.NA", "native"): 1, (".ENV", "native"): 3, ("WP-LOGIN", "native"): 5})
     assert [(row.namespace, row.native) for row in read(registry, store, by=BY_NAMESPACE).rows] == [
+        ("", 10),  # not hosted
+        ("0.NA", 1),
         ("12345", 3),
-        ("99", 5),
     ]
     found = read(registry, store, by=BY_NAMESPACE, until="2026-11-14")
-    assert [(row.namespace, row.native) for row in found.rows] == [("12345", 1), ("99", 5)]
+    assert [(row.namespace, row.native) for row in found.rows] == [("", 2), ("12345", 1)]
 
 
 def test_statistics_by_hour(registry: Registry, store: StatisticsStore) -> None:

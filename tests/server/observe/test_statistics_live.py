@@ -128,11 +128,15 @@ def test_at_the_end_the_whole_ledger_is_counted_and_a_failure_is_retried(
     monkeypatch.setattr(store, "add", fail_once)
     with Installation.open(directory) as installation:
         until(lambda: installation.ledger.ready)
-        tally.count_missing(f"{PREFIX}/wanted".encode())
+        for name in (f"{PREFIX}/wanted", ".env", "WP-LOGIN.PHP/x", "99/x", "0.NA/99"):
+            tally.count_missing(name.encode())
         asyncio.run(StatisticsRecorder(tally, store, installation.ledger, reads_ledger=True).finish())
     assert store.count_public() == whole.count_public()
     assert sums(directory) == sums(tmp_path) + Counter(not_found=1, under_1ms=1)
     assert [(each.name, each.count) for each in store.read_wanted(PREFIX)] == [(f"{PREFIX}/wanted", 1)]
+    requested = {each.prefix: each.counts["not_found"] for each in store.read_sums("days", 0, 1 << 40)}
+    assert {prefix: count for prefix, count in requested.items() if count} == {"": 3, "0.NA": 1, PREFIX: 1}
+    assert store.read_wanted("99") == []
 
 
 def test_a_ledger_that_fails_while_it_is_counted_is_not_tried_again_at_the_end(

@@ -67,7 +67,11 @@ def read_statistics(
     if not (administers or query.namespace is None or get_policy(context.snapshot, query.namespace).show_past):
         sums = [Sums(each.start, each.prefix, {**each.counts, **_NO_GROWTH}) for each in sums]
     if query.by is StatisticsPeriod.NAMESPACE:
-        rows = _rows_by_namespace([each for each in sums if each.start < end], public, administers=administers)
+        # Earlier versions stored each prefix that clients asked for.
+        prefixes = {each.prefix for each in sums}
+        known = {prefix for prefix in prefixes if prefix in public or context.snapshot.hosts_prefix(prefix)}
+        merged = [each if each.prefix in known else each._replace(prefix="") for each in sums if each.start < end]
+        rows = _rows_by_namespace(merged, public, administers=administers)
     else:
         rows = _rows_by_time(sums, sum(public.values()), range(first, end, size), administers=administers)
     return StatisticsResponse(query.namespace, query.by, _to_iso(first), _to_iso(end), rows)

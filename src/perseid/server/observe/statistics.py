@@ -7,16 +7,19 @@ changes in the ledger. What a killed worker has not added is lost.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from time import monotonic, time
 from typing import Final
 
 from perseid.ledger.errors import LedgerError
 from perseid.ledger.ledger import Ledger
-from perseid.ledger.log.record_keys import LOCAL
+from perseid.ledger.log.entry import State
+from perseid.ledger.log.reader import LogReader
+from perseid.ledger.log.record_keys import LOCAL, homed_name, record_key
 from perseid.ledger.statistics import StatisticsStore
+from perseid.names.handle import PREFIX_OF_PREFIXES
 
-from .tally import DURATIONS, MAX_COUNTED, MAX_MISSING, RequestTally, to_prefix
+from .tally import DURATIONS, MAX_COUNTED, MAX_MISSING, OTHER, RequestTally, to_prefix
 
 FLUSH_SECONDS: Final = 5
 """Seconds between additions to the file: what a killed worker loses, and how old the numbers are."""
@@ -93,17 +96,22 @@ class StatisticsRecorder:
             self._sums.clear()
         if len(self._missing) > 2 * MAX_MISSING:
             self._missing.clear()
-        if self._sums or self._missing:
-            self._store.add(int(time()), self._sums, self._unknown(self._missing))
-            self._sums.clear()
-            self._missing.clear()
-        if not self._reads_ledger:
+        if not (self._sums or self._missing or self._reads_ledger):
             return False
         with self._ledger.open_reader() as reader:
-            return self._store.count_changes(reader, int(time()))
+            if self._sums or self._missing:
+                prefixes = {prefix for prefix, _ in self._sums}
+                hosted = {prefix for prefix in prefixes if _is_hosted(reader, prefix)}
+                sums: Counter[tuple[str, str]] = Counter()
+                for (prefix, column), count in self._sums.items():
+                    sums[prefix if prefix in hosted else OTHER, column] += count
+                self._store.add(int(time()), sums, self._unknown(self._missing, hosted))
+                self._sums.clear()
+                self._missing.clear()
+            return self._reads_ledger and self._store.count_changes(reader, int(time()))
 
-    def _unknown(self, missing: Mapping[bytes, int]) -> dict[tuple[str, str], int]:
-        """Return the handles without any record: a reserved or unpublished one is not wanted, but hidden."""
+    def _unknown(self, missing: Mapping[bytes, int], hosted: Collection[str]) -> dict[tuple[str, str], int]:
+        """Return the handles of hosted prefixes without any record: a reserved or unpublished one is hidden."""
         unknown: dict[tuple[str, str], int] = {}
         answers = self._ledger.answers
         for name, count in missing.items():
@@ -113,5 +121,12 @@ class StatisticsRecorder:
                 text = name.decode("utf-8")
             except UnicodeDecodeError:
                 continue
-            unknown[to_prefix(name.partition(b"/")[0]), text] = count
+            if (prefix := to_prefix(name.partition(b"/")[0])) in hosted:
+                unknown[prefix, text] = count
         return unknown
+
+
+def _is_hosted(reader: LogReader, prefix: str) -> bool:
+    """Whether this server hosts a prefix, or all prefix handles: clients ask for any text."""
+    entries = [reader.record(record_key(homed_name(name))) for name in (f"{PREFIX_OF_PREFIXES}/{prefix}", prefix)]
+    return prefix == PREFIX_OF_PREFIXES or any(entry is not None and entry.state is State.NORMAL for entry in entries)

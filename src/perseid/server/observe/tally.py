@@ -29,7 +29,8 @@ MAX_MISSING: Final = 1_000
 """Identifiers not found that are counted one by one between two additions: a client can invent any number."""
 
 OTHER: Final = ""
-"""The namespace of what is counted together."""
+"""The namespace of what is counted together: requests for prefixes that are not hosted here (`StatisticsRecorder`), and
+the rest of too many."""
 
 BOTS: Final[Mapping[str, str]] = {
     r"bot\b": "crawlers that call themselves so: Googlebot, bingbot, GPTBot, Applebot",

@@ -93,7 +93,7 @@ def _period(console: ConsoleRequest) -> StatisticsPeriod:
 def _label(by: StatisticsPeriod) -> Callable[[StatisticsRow], str]:
     """What a row is called: its day, its hour, or its namespace."""
     if by is StatisticsPeriod.NAMESPACE:
-        return lambda row: row.namespace or _("other")
+        return lambda row: row.namespace or _("not hosted")
     if by is StatisticsPeriod.HOUR:
         return lambda row: (row.start or "")[5:16].replace("T", " ")
     return lambda row: (row.start or "")[:10]
