@@ -66,7 +66,10 @@ class Location:
 
     def get(self, name: str) -> str | None:
         """An attribute, or None."""
-        return next((value for key, value in self.attributes if key == name), None)
+        for key, value in self.attributes:
+            if key == name:
+                return value
+        return None
 
     @property
     def href(self) -> str | None:

@@ -567,13 +567,14 @@ class PublicSnapshot(Snapshot):
     def __init__(self, view: AnswersSnapshot, rules: Rules, *, short_only: bool = True) -> None:
         super().__init__(None, rules)
         self._view = view
+        self._stamp = view.stamp
         self._short_only = short_only
         self._stored: dict[Handle, StoredRecord] = {}
 
     @property
     def stamp(self) -> tuple[int, int] | None:
         """The state of the view."""
-        return self._view.stamp
+        return self._stamp
 
     @property
     def reader(self) -> "LogReader":

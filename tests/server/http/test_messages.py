@@ -1,4 +1,4 @@
-"""Names in paths and parameters in queries."""
+"""Names in paths, parameters in queries, and headers of responses."""
 
 import pytest
 from hypothesis import given
@@ -9,6 +9,7 @@ from perseid.server.http.messages import (
     BadRequest,
     Name,
     Parameters,
+    Response,
     encode_path,
     is_api,
     parse_name,
@@ -153,3 +154,13 @@ def test_too_many_parameters_are_refused() -> None:
 @pytest.mark.parametrize(("path", "is_it"), [(b"/api", True), (b"/api/x", True), (b"/apix", False), (b"/API/x", False)])
 def test_api_path(path: bytes, is_it: bool) -> None:
     assert is_api(path) is is_it
+
+
+def test_header_is_printable_latin_1() -> None:
+    for character in map(chr, [*range(0x3000), 0xFFFD, 0x10000]):
+        headers = (("Location", "/x"), ("X-Name", f"a{character}b"))
+        if character.isprintable() and character <= "\xff":
+            assert Response(200, headers).with_headers(("X-Name", character)).headers[:-1] == headers
+        else:
+            with pytest.raises(ValueError, match=r"^the header X-Name has a control character, or one beyond Latin-1$"):
+                Response(200, headers)

@@ -96,8 +96,10 @@ class Citation:
     @property
     def date_parts(self) -> tuple[int, ...]:
         """Year, month and day, as far as the date is ISO 8601; empty otherwise."""
-        match = _DATE.fullmatch(self.date or "")
-        parts = tuple([int(part) for part in match.groups() if part is not None]) if match else ()
+        match = None if self.date is None else _DATE.fullmatch(self.date)
+        if match is None:
+            return ()
+        parts = tuple([int(part) for part in match.groups() if part is not None])
         try:
             date(*(*parts, 1, 1)[:3])
         except (TypeError, ValueError):
@@ -136,7 +138,9 @@ def build_citation(
     """Build the citation of a resolution, with its `texts` if known; `fixed` cites this version and no later one."""
     name = Reference(resolved.registered, reference.query, reference.fragment)
     texts = texts or PublicTexts(policy, resolved.values)
-    metadata = build_metadata(policy, Record(resolved.registered, resolved.values), None, lambda _: False)
+    metadata = None
+    if policy.authority:
+        metadata = build_metadata(policy, Record(resolved.registered, resolved.values), None, lambda _: False)
     titles, descriptions = texts.texts(TITLES), texts.texts(DESCRIPTIONS)
     created = None if metadata is None or metadata.created is None else to_iso(metadata.created)
     creator = None if metadata is None or metadata.creator is None else to_path(Reference(metadata.creator.handle))

@@ -41,7 +41,7 @@ MAX_CACHED_ATTRIBUTES: Final = 256
 """Attributes of links that are checked and written once: most links of all records have the same two dozen."""
 
 # Characters of a URI (RFC 3986), starting with a scheme. They need no quoting in any serialization.
-_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+")
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?>[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]+|%[0-9A-Fa-f]{2})+")
 # "reg-rel-type = LOALPHA *( LOALPHA / DIGIT / "." / "-" )" (RFC 8288, section 3.3)
 _RELATION: Final = re.compile(r"[a-z][a-z0-9.-]*")
 _NAME: Final = re.compile(r"[a-z][a-z0-9-]*")

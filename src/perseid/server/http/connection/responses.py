@@ -12,7 +12,7 @@ from http import HTTPStatus
 from secrets import token_hex
 from typing import Final, Protocol
 
-from perseid.server.http.messages import Request, Response, is_header_text
+from perseid.server.http.messages import Request, Response
 from perseid.server.native.decisions import internal_error
 
 from .requests import ParsedRequest, ProtocolError
@@ -46,9 +46,7 @@ def encode_head(response: Response, *, version: str, keep: bool, seconds: float)
     """
     lines = [_status_line(response.status)]
     for name, value in response.headers:
-        if not _HEADER_NAME.fullmatch(name) or not is_header_text(value):
-            raise ValueError(f"{name!r} is not a valid header")
-        if name.lower() not in CONNECTION_HEADERS:
+        if _is_sent(name):
             lines.append(f"{name}: {value}")
     lines.append(f"Date: {format_date(int(seconds))}")
     if response.status in _NO_BODY:
@@ -68,6 +66,14 @@ def encode_head(response: Response, *, version: str, keep: bool, seconds: float)
 def encode_chunk(data: bytes) -> bytes:
     """Encode data, at least one byte, as a chunk."""
     return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+@lru_cache(maxsize=256)
+def _is_sent(name: str) -> bool:
+    """Whether handlers decide about a header; raises ValueError for an invalid name. `Response` checks the value."""
+    if not _HEADER_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a valid header")
+    return name.lower() not in CONNECTION_HEADERS
 
 
 @lru_cache(maxsize=2)

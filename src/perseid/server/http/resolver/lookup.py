@@ -127,7 +127,10 @@ class LookupResult:
     @property
     def registered_name(self) -> str:
         """The same as a name; a prefix stays as it is."""
-        return f"{self.reference.handle}{self.reference.tail}" if "/" in self.name else self.name
+        if "/" not in self.name:
+            return self.name
+        reference = self.reference
+        return f"{reference.handle}{reference.tail}"
 
 
 class LookupFailure(Exception):

@@ -278,6 +278,7 @@ FORMS: Final[Mapping[Action, str]] = {
 }
 """The actions that return a record in another form, so that each form has a URL of its own."""
 
+_FORM_QUERIES: Final = tuple([(f"?action={action.value}", media_type) for action, media_type in FORMS.items()])
 _ACTIONS: Final = {action.value: action for action in Action}
 
 
@@ -347,7 +348,7 @@ def get_forms(name: str, settings: HttpSettings, at: int | None = None) -> tuple
         return ()
     url, then = record_url(name, settings), "" if at is None else f"at={at}"
     tail = then and f"&{then}"
-    forms = [AlternateForm(f"{url}?action={action.value}{tail}", media_type) for action, media_type in FORMS.items()]
+    forms = [AlternateForm(f"{url}{query}{tail}", media_type) for query, media_type in _FORM_QUERIES]
     plain = absolute_url(API_HANDLES_PATH + encode_path(name), settings)
     return (*forms, AlternateForm(f"{plain}?{then}" if then else plain, JSON))
 

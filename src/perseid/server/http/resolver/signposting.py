@@ -67,7 +67,7 @@ _CHARSETS: Final = frozenset((BIBTEX, BIBLIOGRAPHY))  # types that need a charse
 
 def describe(found: LookupResult, reader: RecordReader, settings: HttpSettings) -> DescribedRecord:
     """Collect everything known about a record."""
-    resolved = found.resolved
+    resolved, name = found.resolved, found.registered_name
     then = () if reader.at is None else (f"at={reader.at}",)
     return DescribedRecord(
         reader.policy(found),
@@ -76,8 +76,8 @@ def describe(found: LookupResult, reader: RecordReader, settings: HttpSettings) 
         get_cited_resolver(settings),
         reader.authority(found),
         lambda: reader.candidates(found).locations,
-        record_url(found.registered_name, settings, "noredirect", *then) if settings.public_url else None,
-        get_forms(found.registered_name, settings, reader.at),
+        record_url(name, settings, "noredirect", *then) if settings.public_url else None,
+        get_forms(name, settings, reader.at),
         fixed=reader.at is not None,
     )
 
