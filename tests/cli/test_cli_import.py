@@ -166,6 +166,12 @@ def test_dry_run_shows_the_difference_of_existing_records(here: Site) -> None:
         f"{PREFIX}/a",
     )
     assert "job" in here.ok("import t.csv --on-existing skip --yes").out
+    jobs = here.lines("jobs list")
+    skipped = here.ok("import t.csv --on-existing skip")
+    assert (skipped.out, here.lines("jobs list")) == ("rows     2\nskipped  2\n", jobs), "no question and no job"
+    assert "Nothing changes: the records are as the file says, or are skipped. No job was created" in skipped.err
+    document = here.ok("import t.csv --on-existing skip --json").json
+    assert (document["job"], document["outcomes"]) == (None, {"skipped": 2})
     assert values_of(here, f"{PREFIX}/a") == ["https://old.example/"]
     ended = json.loads(here.ok("import t.csv --on-existing update --yes --json").out)
     assert (ended["kind"], ended["state"], ended["done"]) == ("import", "done", 1)

@@ -15,7 +15,7 @@ from perseid.bulk.export import open_atomically
 from perseid.bulk.formats import Format, Profile
 from perseid.bulk.imports import find_credential, find_secret
 from perseid.registry.advice import to_sentence
-from perseid.schema.imports import ImportQuery, ImportResponse, ImportResult, OnExisting, RowOutcome
+from perseid.schema.imports import ImportQuery, ImportResponse, ImportResult, OnExisting, RowOutcome, has_changes
 from perseid.schema.jobs import JobResponse
 from perseid.schema.problems import PROBLEM_TYPES
 
@@ -180,8 +180,9 @@ def import_file(  # noqa: PLR0913 - options
 
     AUTHENTICATE in a batch file has the effect of `--as`, if its secret or key is right.
 
-    The import is one job: `perseid jobs resume` resumes it, and `perseid undo` undoes it. With `--mint`, the file is
-    written again with a handle in each row, beside the original (FILE.minted.csv) or to `--output`.
+    The import is one job: `perseid jobs resume` resumes it, and `perseid undo` undoes it. If nothing changes, no job is
+    created. With `--mint`, the file is written again with a handle in each row, beside the original (FILE.minted.csv)
+    or to `--output`.
 
     For example:
         perseid import --template
@@ -230,9 +231,9 @@ def import_file(  # noqa: PLR0913 - options
         try:
             command.show(checked, dry_run=dry_run)
             command.report(checked, report)
-            if dry_run or not checked.valid:
-                if json and not dry_run:
-                    print_json(checked)
+            if dry_run or not has_changes(checked.outcomes):
+                if not dry_run:  # no error, as in `rewrite`: the command may have been run before
+                    _print_unchanged(checked, json=json)
                 imports.discard_import(checked.id)
                 return
             if not yes:
@@ -432,6 +433,23 @@ def _describe_changes(checked: ImportResponse) -> str:
     return f"Records will change: {', '.join(counts) or 'none'}{skipped}"
 
 
+def _print_unchanged(checked: ImportResponse, *, json: bool) -> None:
+    if json:
+        print_json(checked)
+    elif checked.valid:
+        print_message("Nothing changes: the records are as the file says, or are skipped. No job was created")
+        print_fields(_count_rows(checked))
+
+
+def _count_rows(checked: ImportResponse) -> dict[str, object]:
+    invalid = {"invalid": f"{checked.invalid:,}"} if checked.invalid else {}
+    return {
+        "rows": f"{checked.checked:,}",
+        **{name: f"{count:,}" for name, count in checked.outcomes.items()},
+        **invalid,
+    }
+
+
 def _print_result(ended: JobResponse, checked: ImportResponse, minted: Path | None, *, json: bool) -> None:
     if json:
         result = ImportResult(
@@ -444,10 +462,8 @@ def _print_result(ended: JobResponse, checked: ImportResponse, minted: Path | No
         )
         print_json(result)
         return
-    counts = {name: f"{count:,}" for name, count in checked.outcomes.items()}
-    invalid = {"invalid": f"{checked.invalid:,}"} if checked.invalid else {}
     handles = {} if minted is None else {"handles": printable(str(minted))}
-    print_fields({"job": ended.job, "rows": f"{checked.checked:,}", **counts, **invalid, **handles})
+    print_fields({"job": ended.job, **_count_rows(checked), **handles})
 
 
 # Files

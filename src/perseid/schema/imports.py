@@ -4,6 +4,7 @@ A reader of a format (`perseid.bulk`) makes rows; a job of the registry (`persei
 them. Data in a row is literal: nothing is read from files, and a text that begins with `@` or `base64:` is that text.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
@@ -91,6 +92,11 @@ class RowOutcome(StrEnum):
     """The record is already as the row says."""
     SKIPPED = "skipped"
     """The handle exists, and existing records are skipped."""
+
+
+def has_changes(outcomes: Iterable[str]) -> bool:
+    """Whether rows with these outcomes change anything."""
+    return not {RowOutcome.UNCHANGED, RowOutcome.SKIPPED}.issuperset(outcomes)
 
 
 class RowOptions(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -33,7 +33,7 @@ from perseid.registry.context import Context, Deferrable, Plan, Stage, defer
 from perseid.registry.identity import Identity
 from perseid.registry.registry import Registry
 from perseid.registry.results import InvalidRequest, Refused, StateConflict
-from perseid.schema.imports import ImportRow, ImportState, RowOperation, RowOptions
+from perseid.schema.imports import ImportRow, ImportState, RowOperation, RowOptions, has_changes
 from perseid.wire.codes import ResponseCode
 
 from . import runner
@@ -84,6 +84,8 @@ def start(
             raise StateConflict(f"Import {record.id} cannot be started: it is {state}", AdviceKind.IMPORT_AGAIN())
         if check not in (None, record.checks):
             raise StateConflict(f"The file of import {record.id} was checked again", AdviceKind.SHOW_IMPORT())
+        if not has_changes(record.outcomes):
+            raise StateConflict(f"Import {record.id} changes nothing: all rows are unchanged or skipped")
         if record.mint and not record.mint_again:
             check_not_minted(registry, identity, record.sha256, record.prefix)
         options = msgspec.to_builtins(record.options)

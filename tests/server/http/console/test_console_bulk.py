@@ -241,7 +241,12 @@ def test_check_with_other_options_keeps_those_that_are_not_changed(user: Console
 
 
 def test_other_options_than_shown_are_not_applied(user: ConsoleUser, server: Harness) -> None:
-    upload(user, "handle,URL\n12345/old-1,https://new.example/1\n", on_existing="skip")
+    row = "12345/old-1,https://new.example/1\n"
+    upload(user, f"handle,URL\n{row}", on_existing="skip")
+    assert "Nothing changes: the records are as the file says, or are skipped." in user.text
+    with pytest.raises(AssertionError, match="/apply"):
+        user.forms("/apply")
+    upload(user, f"handle,URL\n{row}12345/more,https://new.example/2\n", on_existing="skip")
     shown = user.form("/apply")
     user.submit("/check", on_existing="update")
     assert "1 updated" in settled(user)

@@ -250,6 +250,10 @@ def test_file_that_was_imported_names_its_job(importing: Harness) -> None:
     undo = got(send(importing, "POST", f"/jobs/{job['job']}/undo", {}, headers=basic()), 202)
     again = got(upload(importing, TABLE), 202)
     assert again["advice"].endswith(f"To bring all back: POST /api/v1/jobs/{undo['job']}/undo")
+    skipped = got(upload(importing, TABLE, "&on_existing=skip"), 202)
+    assert (skipped["state"], skipped["advice"]) == ("ready", None)
+    refused = problem(send(importing, "POST", f"/imports/{skipped['id']}/apply", {}, headers=basic()), "state-conflict")
+    assert "changes nothing: all rows are unchanged or skipped" in refused["detail"]
     changed = got(send(importing, "POST", f"/imports/{again['id']}/check?mint=true&prefix=12345", headers=basic()), 202)
     assert changed["advice"] is None, "the result of the last check is forgotten"
 

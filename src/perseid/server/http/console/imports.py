@@ -8,7 +8,7 @@ import msgspec
 
 from perseid.client.errors import ClientError, Refused
 from perseid.registry.advice import AdviceKind
-from perseid.schema.imports import ImportQuery, ImportResponse, ImportState, OnExisting
+from perseid.schema.imports import ImportQuery, ImportResponse, ImportState, OnExisting, has_changes
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.texts import _
 from perseid.server.http.responses import NO_STORE
@@ -189,7 +189,8 @@ async def _import_page(console: ConsoleRequest, problem: ClientError | None = No
         on_existing=tuple(OnExisting),
         has_invalid_rows=found.state is ImportState.INVALID and not found.problem,
         is_checking=found.state in (ImportState.CHECKING, ImportState.UPLOADING),
-        is_ready=found.state is ImportState.READY,
+        is_ready=found.state is ImportState.READY and has_changes(found.outcomes),
+        is_unchanged=found.state is ImportState.READY and not has_changes(found.outcomes),
     )
 
 
