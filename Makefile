@@ -84,6 +84,7 @@ $(STAMP): requirements.lock pyproject.toml src/perseid/__init__.py $(wildcard $(
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || tools/debian-packages python3-venv
 	@[ -z "$(OTHER_PYTHON)" ] && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@[ -e $(LMDB) ] || ! command -v apt-get >/dev/null || tools/debian-packages gcc libc6-dev liblmdb-dev || true
+	@echo "Installing into $(VENV), about a minute ..."
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@

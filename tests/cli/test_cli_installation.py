@@ -12,7 +12,7 @@ from perseid.cli.serve import _welcome_lines
 from perseid.registry.installation.settings import Config
 from perseid.server.state.runtime import WRITER_LINK, RuntimeDirectory, lock_installation
 from tests.cli.installation import Site, call, refused, site
-from tests.cli.program import run
+from tests.cli.program import PERSEID, run
 
 
 def test_init_creates_an_installation_and_shows_the_secret_once(tmp_path: Path) -> None:
@@ -83,6 +83,11 @@ def test_init_suggests_commands_for_the_default_directory(tmp_path: Path) -> Non
     other = call("init", str(tmp_path / "c d"), "--demo")
     assert other.err.splitlines()[-1] == f"To serve it: perseid serve -d '{tmp_path}/c d'"
     assert "To add a namespace" not in other.err
+
+
+def test_suggested_commands_begin_with_the_path_of_a_program_that_is_not_in_path(tmp_path: Path) -> None:
+    done = run("init", f"{tmp_path}/a", "--prefix", "12345", environ={"PATH": "/nonexistent"})
+    assert done.err.splitlines()[-1] == f"To serve it: {PERSEID} serve -d {tmp_path}/a"
 
 
 def test_init_without_a_prefix_creates_the_administrator_in_the_root(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import inspect
 import os
 import re
 import shlex
+import shutil
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from contextvars import ContextVar
@@ -63,6 +65,12 @@ def resolve_directory(directory: Path | None) -> Path:
 def format_directory_option(directory: Path) -> str:
     """Return the end of a command that works on a directory: ` -d DIR`, or nothing if it is the default."""
     return "" if directory.resolve() == default_directory().resolve() else f" -d {shlex.quote(str(directory))}"
+
+
+def program() -> str:
+    """How to run this program in a shell: its path if it is not found under its name."""
+    is_path = Path(sys.argv[0]).name == "perseid" and shutil.which("perseid") is None
+    return shlex.quote(sys.argv[0]) if is_path else "perseid"
 
 
 @cache

@@ -331,7 +331,9 @@ def _print_backup(path: Path, header: Header, passphrase_file: Path | None, json
     print_fields(
         {
             "file": printable(str(path)),
-            "contents": "ledger, settings and keys, encrypted" if is_full else None,
+            "contents": "ledger, settings and keys, encrypted"
+            if is_full
+            else "ledger only, not encrypted, without settings and keys",
             "entries": f"{header.since + 1:,} to {header.until:,}" if header.until > header.since else "none",
             "size": f"{size:,} bytes",
             "next": printable(f"perseid backup FILE --since {header.until}{options}"),

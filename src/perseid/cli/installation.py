@@ -40,7 +40,7 @@ from perseid.registry.results import StateConflict
 from perseid.server.state.runtime import find_users, lock_installation
 
 from ._arguments import INTERFACE, Directory, get_identity, printable, read_name, resolve_directory
-from ._common_options import format_directory_option
+from ._common_options import format_directory_option, program
 from ._output import AsJson, new_secret_file, print_fields, print_json, print_message
 
 
@@ -308,10 +308,10 @@ def _print_result(
         print_message(f"Types defined at another service: {', '.join(namespace.types_elsewhere)}")
     option = format_directory_option(target)
     if namespace is not None:
-        print_message(f"To create an identifier: perseid mint {namespace.prefix} --url URL{option}")
+        print_message(f"To create an identifier: {program()} mint {namespace.prefix} --url URL{option}")
     elif not result.demo:
-        print_message(f"To add a namespace: perseid namespace add PREFIX{option}")
-    print_message(f"To serve it: perseid serve{option}")
+        print_message(f"To add a namespace: {program()} namespace add PREFIX{option}")
+    print_message(f"To serve it: {program()} serve{option}")
 
 
 @contextmanager

@@ -420,11 +420,16 @@ def list_all_types(
         perseid type list 102.100.TYPE --json
     """
     with open_target(directory, acting_as) as target:
+        has_types = False
         for registered in target.types(prefix=prefix):
+            has_types = True
             if json:
                 print_json(registered)
             else:
                 print_text(f"{printable(registered.handle)}  {printable(registered.name)}")
+    if not has_types:
+        print_message("No types are registered here. Common types need no registration: URL, EMAIL, TITLE, DESC.")
+        print_message("To register a type of your own: perseid type add --help")
 
 
 @register_command(type_app, "show")

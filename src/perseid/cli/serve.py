@@ -20,7 +20,7 @@ from perseid.registry.installation.settings import FILE_NAME, Config, variable_n
 from perseid.server.processes import CHILD_SIGNALS, fork_server
 from perseid.server.processes.supervisor import ServerOptions
 
-from ._common_options import Directory, format_directory_option, resolve_directory
+from ._common_options import Directory, format_directory_option, program, resolve_directory
 from ._output import AsJson
 
 LISTENING: Final = "Serving the native protocol at {host} port {port}, over UDP and TCP"
@@ -34,10 +34,10 @@ _SCHEMES: Final = {"both": ("http", "https"), "http": ("http",), "https": ("http
 _COMMANDS_TO_TRY = """
 Try these commands in another terminal:
 
-    perseid list 102.100.272{option}
-    perseid resolve 102.100.272/D7J1G0DQH{option}
-    perseid mint 102.100.272 --url https://example.org/new{option}
-    perseid history 102.100.272/D7J1G0DQH{option}
+    {program} list 102.100.272{option}
+    {program} resolve 102.100.272/D7J1G0DQH{option}
+    {program} mint 102.100.272 --url https://example.org/new{option}
+    {program} history 102.100.272/D7J1G0DQH{option}
 """
 _URLS_TO_TRY = """
 Open these pages:
@@ -149,7 +149,9 @@ def _welcome_lines(target: Path, config: Config, *, init_demo: bool) -> tuple[st
     if config.http.enabled:
         lines.append(HTTP)
     if init_demo:
-        lines += _COMMANDS_TO_TRY.format(option=_escape(format_directory_option(target))).splitlines()
+        lines += _COMMANDS_TO_TRY.format(
+            program=_escape(program()), option=_escape(format_directory_option(target))
+        ).splitlines()
         if config.http.enabled:
             lines += _URLS_TO_TRY.format(address="{http_first}").splitlines()
     return (*lines, STOP)

@@ -418,7 +418,7 @@ def test_port_in_use_is_reported(running: Serving, tmp_path: Path) -> None:
         f"Cannot serve HTTP at 127.0.0.1:{running.http[1]}: Address already in use. The port is used by process "
         in done.stderr
     )
-    assert "choose another port with http.port" in done.stderr
+    assert "choose another port with --http-port PORT or the setting http.port" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from perseid.server.processes import sockets
-from perseid.server.processes.sockets import StartupError, bind, listen
+from perseid.server.processes.sockets import StartupError, bind, listen, require_free
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1", "::"])
@@ -46,13 +46,30 @@ def test_http_port_in_use_is_refused(host: str) -> None:
     assert message.startswith(
         f"Cannot serve HTTP at {where}: Address already in use. The port is used by process {os.getpid()} ("
     )
-    assert message.endswith("). Stop it, or choose another port with http.port.")
+    assert message.endswith("). Stop it, or choose another port with --http-port PORT or the setting http.port.")
 
 
 def test_owner_of_a_native_port_is_reported() -> None:
-    named = rf"used by process {os.getpid()} \(.+\)\. Stop it, or choose another port with native\.port\."
+    named = rf"used by process {os.getpid()} \(.+\)\. Stop it, or choose another port with --native-port PORT or"
     with listen("127.0.0.1", 0, 1)[0] as listener, pytest.raises(StartupError, match=named):
         bind("127.0.0.1", listener.getsockname()[1], 1)
+
+
+def test_all_ports_in_use_are_reported_together() -> None:
+    with ExitStack() as stack:
+        ports = [stack.enter_context(listen("127.0.0.1", 0, 1)[0]).getsockname()[1] for _ in range(3)]
+        free = ("127.0.0.1", 0)
+        native, http, metrics = [("127.0.0.1", port) for port in ports]
+        with pytest.raises(StartupError) as caught:
+            require_free(native, http, metrics)
+        assert [f"is used by process {os.getpid()} (" in line for line in str(caught.value).splitlines()] == [True] * 3
+        for line, option in zip(
+            str(caught.value).splitlines(), ("--native-port", "--http-port", "--metrics-port"), strict=True
+        ):
+            assert f"choose another port with {option} PORT" in line
+        with pytest.raises(StartupError, match=r"^Cannot serve metrics at [^\n]+$"):
+            require_free(free, ("", 80), metrics)
+    require_free(native, http, metrics)
 
 
 def test_foreign_address_is_refused() -> None:

@@ -7,15 +7,19 @@ server. The kernel tells which process has a port: for processes of the same use
 
 import contextlib
 import errno
+import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from .datagrams import is_wildcard, set_packet_info
+
+Address: TypeAlias = tuple[str, int]
+"""Host and port."""
 
 BACKLOG: Final = 1_024
 """TCP connections waiting to be accepted by one worker: those that arrive until another one accepts them."""
@@ -56,7 +60,7 @@ def bind(
                 udp = passed[0] or [stack.enter_context(_bind_udp(host, bound_port)) for _ in range(workers)]
             except OSError as error:
                 if port or attempt == _ATTEMPTS - 1:
-                    raise _startup_error("the native protocol", "native.port", host, port, error) from error
+                    raise _startup_error("the native protocol", "native", host, port, error) from error
             else:
                 stack.pop_all()
                 return udp, tcp
@@ -69,7 +73,7 @@ def listen(host: str, port: int, workers: int) -> list[socket.socket]:
         try:
             sockets = _listen(stack, host, port, workers)
         except OSError as error:
-            raise _startup_error("HTTP", "http.port", host, port, error) from error
+            raise _startup_error("HTTP", "http", host, port, error) from error
         stack.pop_all()
         return sockets
 
@@ -84,8 +88,8 @@ def wait_for_release(addresses: Sequence[tuple[str, int]], is_ending: Callable[[
         time.sleep(_RELEASE_PAUSE)
 
 
-def _is_used(host: str, port: int) -> bool:
-    for kind in _TABLES:
+def _is_used(host: str, port: int, kinds: Iterable[socket.SocketKind] | None = None) -> bool:
+    for kind in kinds or _TABLES:
         try:
             _try_bind(host, port, kind)
         except OSError as error:
@@ -99,8 +103,20 @@ def listen_for_metrics(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        problem = f"Cannot serve metrics at {host} port {port}: {error.strerror}."
-        raise StartupError(f"{problem} Change metrics.host or metrics.port") from error
+        raise _startup_error("metrics", "metrics", host, port, error) from error
+
+
+def require_free(native: Address, http: Address, metrics: Address) -> None:
+    """Report all ports that are in use at once. An address without a host or a port is not checked."""
+    error = OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    services = ("the native protocol", "native", native), ("HTTP", "http", http), ("metrics", "metrics", metrics)
+    problems = [
+        str(_startup_error(what, section, *address, error))
+        for what, section, address in services
+        if all(address) and _is_used(*address, kinds=_TABLES if section == "native" else (socket.SOCK_STREAM,))
+    ]
+    if problems:
+        raise StartupError("\nperseid: ".join(problems))
 
 
 def _listen(stack: contextlib.ExitStack, host: str, port: int, workers: int) -> list[socket.socket]:
@@ -147,15 +163,16 @@ def _bind_udp(host: str, port: int) -> socket.socket:
     return sock
 
 
-def _startup_error(what: str, setting: str, host: str, port: int, error: OSError) -> StartupError:
+def _startup_error(what: str, section: str, host: str, port: int, error: OSError) -> StartupError:
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return StartupError(f"Cannot serve {what} at {where}: {error.strerror}. {_advice(setting, host, port, error)}")
+    return StartupError(f"Cannot serve {what} at {where}: {error.strerror}. {_advice(section, host, port, error)}")
 
 
-def _advice(setting: str, host: str, port: int, error: OSError) -> str:
+def _advice(section: str, host: str, port: int, error: OSError) -> str:
+    option = f"--{section}-port PORT or the setting {section}.port"
     if isinstance(error, PermissionError):
-        return f"Ports below 1024 require CAP_NET_BIND_SERVICE. Choose a higher one with {setting}."
-    another = f"choose another port with {setting}."
+        return f"Ports below 1024 require CAP_NET_BIND_SERVICE. Choose a higher one with {option}."
+    another = f"choose another port with {option}."
     if error.errno != errno.EADDRINUSE:
         return f"Correct the address, or {another}"
     owners = [owner for udp in (False, True) for owner in check_port(host, port, udp=udp).owners]

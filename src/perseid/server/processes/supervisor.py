@@ -47,7 +47,7 @@ from perseid.server.state.runtime import (
 
 from . import fork_server, systemd, unblock_signals
 from .activation import take_sockets
-from .sockets import StartupError, bind, listen, listen_for_metrics, wait_for_release
+from .sockets import StartupError, bind, listen, listen_for_metrics, require_free, wait_for_release
 from .title import set_title
 
 MIN_RESTART_DELAY: Final = 0.1
@@ -649,6 +649,7 @@ def _open_sockets(options: ServerOptions, is_ending: Callable[[], bool]) -> tupl
     http = ("", 0) if passed.http else (options.http_host, options.http_port)
     addresses = native, http, (options.metrics_host, options.metrics_port)
     wait_for_release([each for each in addresses if all(each)], is_ending)
+    require_free(*addresses)
     udp, tcp = bind(options.host, options.port, options.workers, (passed.udp, passed.tcp))
     return udp, tcp, passed.http or (listen(*http, options.workers) if options.http_host else [])
 
