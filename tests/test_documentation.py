@@ -40,7 +40,7 @@ ALLOWED = EXECUTED | {"abnf", "sh", "text", "toml"}
 ENVIRON = {**program.ENVIRON, "COLUMNS": "80"}
 NOT_EXECUTED = {
     ("README.md", "make serve"): "serves at fixed ports until it is stopped",
-    ("README.md", "make env"): "creates the environment in which the tests run",
+    ("README.md", ". .venv/bin/activate"): "the tests run in an environment, with an installation of their own",
     ("backup.md", 'perseid backup - | age -r "$RECIPIENT" > "ledger-$(date +%F).age"'): "needs age and its keys",
     ("backup.md", "perseid restore --reopen 12345 --last 12345/TR-0417"): "see tests/cli/test_cli_backup.py",
     (
@@ -53,6 +53,7 @@ NOT_EXECUTED = {
     ): "needs another server, and runs until it is stopped; see tests/bulk",
     ("migrate-from-a-handle-server.md", "perseid migrate keys svr_1"): "needs the files of another server",
     ("first-steps.md", "perseid serve"): "serves at fixed ports until it is stopped",
+    ("use-from-python.md", "make wheel"): "installs dependencies; see tests/repository/test_wheel.py",
     ("statistics.md", "perseid statistics"): "the session below it runs the same commands",
     ("serving.md", "perseid init perseid-data"): "serves at fixed ports until it is stopped",
     ("serving.md", "curl --cacert perseid-data/keys/https.pem https://localhost:8000/healthz"): "needs that server",
@@ -237,7 +238,10 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 @pytest.mark.parametrize("document", SESSIONS, ids=lambda each: str(each.relative_to(ROOT)))
-def test_commands_print_the_documented_output(document: Path, shell: Shell) -> None:
+def test_commands_print_the_documented_output(document: Path, shell: Shell, tmp_path: Path) -> None:
+    if document == README:  # uses the installation that `make serve` creates
+        assert call("init", f"{tmp_path}/demo-data", "--demo").code == 0
+        shell.run('export PERSEID_DIR="$PWD/demo-data"')
     for block in SESSIONS[document]:
         for command, expected in session(block):
             printed = shell.run(command)

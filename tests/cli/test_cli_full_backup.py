@@ -64,6 +64,8 @@ def test_full_backup_and_increment_restore_settings_keys_and_records(here: Site,
     done = here.ok(f"backup {tmp_path}/2 --full --since {document['until']} {options}")
     assert "contents  ledger, settings and keys, encrypted" in done.out.splitlines()
     assert done.out.splitlines()[-1].endswith(f"--since {document['until'] + 1} --full {options}")
+    plain = here.ok(f"backup {tmp_path}/plain")
+    assert "contents  ledger only, not encrypted, without settings and keys" in plain.out.splitlines()
     assert (tmp_path / "2").stat().st_mode & 0o777 == 0o600
     for part in (b"Names of Example", b"https://example.org", b"HS_ADMIN"):
         assert part not in (tmp_path / "1").read_bytes() + (tmp_path / "2").read_bytes()

@@ -108,6 +108,13 @@ def test_types_of_the_demonstration_are_listed_and_shown(demo: Site) -> None:
     ]
 
 
+def test_list_without_types_names_common_ones(tmp_path: Path) -> None:
+    done = site(tmp_path, "--prefix", "12345").ok("type list")
+    assert done.out == ""
+    assert "No types are registered here. Common types need no registration: URL, EMAIL" in done.err
+    assert "perseid type add --help" in done.err
+
+
 def test_types_are_listed_without_scanning_all_handles(demo: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     demo.ok("namespace add 12345 --profile free")
     demo.ok("mint 12345 --count 300 --url https://example.org/")

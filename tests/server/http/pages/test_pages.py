@@ -213,7 +213,7 @@ def test_forms_follow_settings(server: Harness, settings: HttpSettings, forms: l
     shown = server.get("/hdl/12345/url?noredirect")
     server.service.server = context
     assert [form["template"] for form in plain["forms"]] == forms
-    assert all(form in front.text for form in forms)
+    assert {form in front.text for form in forms} == {settings.public_url != ""}, "links have a host"
     assert shown.status == 200
 
 
