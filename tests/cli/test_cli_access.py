@@ -22,7 +22,7 @@ def test_user_is_added_granted_shown_and_disabled(here: Site) -> None:
     assert "only once" in added.err
     here.ok("create 12345/x --url https://example.org/")
     assert here("add 12345/x DESC=x --as 300:12345/ann").code == 4
-    granted = here.ok("grant 12345/ann editor --on 12345")
+    granted = here.ok("grant ann editor --on 12345")
     assert granted.out == "300:12345/ann\n"
     assert "1 existing record does not name the group 201:0.NA/12345" in granted.err
     assert "Nothing changed" in here.ok("grant 12345/ann editor --on 12345").err
@@ -84,17 +84,29 @@ REFUSALS = (
     ("grant 12345/ann boss --on 12345", 2, "perseid: 'boss' is neither a role nor a permission"),
     ("grant 12345/ann boss --on 12345", 2, "owner, editor, minter, reader"),
     (f"grant 12345/ann {'editor ' * 21}--on 12345", 2, "21 roles and permissions are named. At most 20 are allowed"),
-    ("grant 12345/none editor --on 12345", 4, "does not exist"),
+    ("grant 12345/none editor --on 12345", 4, "does not exist\n"),
+    ("grant 12345/none editor --on 12345", 4, "or add the user: perseid user add 12345 none\n"),
+    ("grant 12345/anne editor --on 12345", 4, "handle 12345/anne does not exist; did you mean 12345/ann?"),
+    ("grant amn editor --on 12345/x", 4, "handle 12345/amn does not exist; did you mean 12345/ann?"),
+    ("user add 12345 ann", 4, "or give the user a new key: perseid user reset 12345/ann\n"),
+    ("user add 12345 x", 4, "Handle 12345/x already exists\nChoose another handle\n"),
     ("grant 12345/ann add_value --on 12345", 2, "Grant a role on the prefix"),
     ("grant 12345/ann editor --on 99", 3, "does not host"),
     ("user reset 12345/none", 3, "does not exist"),
     ("revoke 300:0.NA/12345 --on 12345", 4, "would have no administrator"),
     ("access 12345/none", 3, "does not exist"),
     ("user add 12345 ann --as 300:12345/ann", 4, "cannot add users"),
+    ("user add 12345 ann --as 300:12345/ann", 4, "To see who has it: perseid access 12345\n"),
+    ("set 12345/x EMAIL=x --as 300:12345/ann", 4, "To see who has it: perseid access 12345/x\n"),
+    ("grant 12345/anne reader --on 12345/own --as 300:12345/ann", 4, "handle 12345/anne does not exist\n"),
 )
 
 
 def test_refusals_name_problem_and_fix(here: Site) -> None:
+    here.ok("user add 12345 ann")
+    for name in ("x", "own"):
+        here.ok(f"create 12345/{name} --url https://example.org/")
+    here.ok("grant ann owner --on 12345/own")
     for words, code, text in REFUSALS:
         done = here(words)
         assert done.code == code, done

@@ -235,7 +235,7 @@ def test_deleted_handle_is_reused_only_with_reuse_deleted(plain: Site) -> None:
     refused(
         plain("resolve 12345/xy --at 2020-01-01"), "Handle 12345/xy does not exist", "Did you mean 12345/xx?", code=3
     )
-    refused(plain("create 12345/x --url https://example.org/2"), "was deleted")
+    refused(plain("create 12345/x --url https://example.org/2"), "was deleted", "add --reuse-deleted to perseid create")
     plain.ok("create 12345/x --url https://example.org/2 --reuse-deleted")
     assert plain.lines("list 12345") == ["12345/x", "12345/xx"]
 

@@ -13,6 +13,14 @@ from perseid.schema.problems import Problem
 from perseid.schema.records import Explanation
 
 TEXTS: Final[AdviceTexts] = {
+    AdviceKind.ADD_USER: (
+        "Name an existing key or group as INDEX:HANDLE, or add the user: perseid user add {prefix} {name}"
+    ),
+    AdviceKind.ASK_WHO_HAS_ACCESS: (
+        "Ask an administrator for the permission, or authenticate as an identity that has it. "
+        "To see who has it: perseid access {on}"
+    ),
+    AdviceKind.RESET_USER: "Choose another name, or give the user a new key: perseid user reset {handle}",
     AdviceKind.AUTHENTICATE: "Name an identity with --as",
     AdviceKind.CHANGE_CASE: "Leave it unchanged. If no two handles collide, confirm with --change-case",
     AdviceKind.CHANGE_POLICY: "Change its policy instead: perseid namespace policy {prefix} --edit",
@@ -57,7 +65,7 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.OMIT_MINT: "Leave out --mint",
     AdviceKind.NAME_RESOLVER: "Name a resolver with --resolver URL, or set http.public_url in perseid.toml",
     AdviceKind.OMIT_DATE: "Omit it. Server administrators can keep the dates of a new record with --preserve-dates",
-    AdviceKind.OVERWRITE: "Choose another handle, or replace the record: perseid create {handle} --overwrite …",
+    AdviceKind.OVERWRITE: "Choose another handle. To replace the record, add --overwrite to perseid create",
     AdviceKind.REDO_IMPORT: "These records were undone by job {job}. To bring all back: perseid undo {job}",
     AdviceKind.REDO_JOB: "To redo it, undo that job: perseid undo {job}",
     AdviceKind.REOPEN_COUNTER: (
@@ -74,7 +82,7 @@ TEXTS: Final[AdviceTexts] = {
         "Retry in some seconds; if that fails, delete statistics.db in the directory of the installation: "
         "a running server creates it again"
     ),
-    AdviceKind.REUSE_DELETED: "Choose another handle, or reuse it: perseid create {handle} --reuse-deleted …",
+    AdviceKind.REUSE_DELETED: "Choose another handle. To reuse it, add --reuse-deleted to perseid create",
     AdviceKind.SEARCH_URLS: (
         "A --url that ends in * matches all URLs that begin like it. To search with the same options: perseid find"
     ),

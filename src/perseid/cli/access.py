@@ -256,7 +256,8 @@ def grant(  # noqa: PLR0913 - options
         perseid grant 12345/ann reader --on 102.100.272/D7J1G0DQH
         perseid grant 12345/ann editor --on 12345 --existing --yes
     """
-    who, where = _parse_identity(identity), _parse_on(on)
+    where = _parse_on(on)
+    who = _parse_identity(identity, where)
     Rights.parse(rights).check(where)
     if existing and "/" in where:
         raise typer.BadParameter("requires a prefix, not a handle", param_hint="--existing")
@@ -302,7 +303,8 @@ def revoke(  # noqa: PLR0913 - options
         perseid grant 12345/ann editor --on 12345
         perseid revoke 12345/ann editor --on 12345
     """
-    who, where = _parse_identity(identity), _parse_on(on)
+    where = _parse_on(on)
+    who = _parse_identity(identity, where)
     if rights:
         Rights.parse(rights).check(where)
     with open_target(directory, acting_as) as target:
@@ -337,8 +339,10 @@ def access(
     _print_without(found.records)
 
 
-def _parse_identity(text: str) -> str:
-    """Parse `INDEX:HANDLE`, or a handle in any form."""
+def _parse_identity(text: str, on: str) -> str:
+    """Parse `INDEX:HANDLE`, a handle in any form, or the name of a user of the prefix."""
+    if text and not {"/", ":"} & set(text):
+        text = f"{on.partition('/')[0]}/{text}"
     try:
         reference = ValueRef.parse(text)
         if reference.index:

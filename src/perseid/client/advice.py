@@ -13,6 +13,12 @@ from perseid.schema.problems import Problem
 
 TEXTS: Final = {
     "AUTHENTICATE": "Connect with a token, or with identity and either secret or key",
+    "ADD_USER": "Name an existing key or group as INDEX:HANDLE, or add the user: client.add_user({prefix}, {name})",
+    "ASK_WHO_HAS_ACCESS": (
+        "Ask an administrator for the permission, or authenticate as an identity that has it. "
+        "To see who has it: client.access({on})"
+    ),
+    "RESET_USER": "Choose another name, or give the user a new key: client.reset_user({handle})",
     "CHANGE_CASE": "Leave it unchanged. If no two handles collide, confirm with change_case=True",
     "CHANGE_POLICY": "Change its policy instead: client.change_policy({prefix}, policy)",
     "CHANGE_SCHEME": "Change the scheme in the policy: client.change_policy({prefix}, policy)",

@@ -23,6 +23,10 @@ class AdviceKind(Enum):
 
     # Identity and permission
     ASK_ADMINISTRATOR = "Ask an administrator for the permission, or authenticate as an identity that has it"
+    ASK_WHO_HAS_ACCESS = (
+        "Ask somebody with access to {on} for the permission, or authenticate as an identity that has it"
+    )
+    RESET_USER = "Choose another name, or replace the key of the user {handle}"
     AUTHENTICATE = "Authenticate with a key that an HS_ADMIN value names"
     AUTHENTICATE_TO_SEARCH = "Authenticate to search what you can list"
     AUTHENTICATE_WITH_INDEX = "Index 0 is not enough here: authenticate with the index of your key"
@@ -42,6 +46,7 @@ class AdviceKind(Enum):
     MOVE_VALUE = "Move value {index} of {handle} to another index"
     NAME_KEY = "Name one of its keys as INDEX:HANDLE: {keys}"
     NAME_USUAL_KEY = "Name its key as INDEX:HANDLE, such as {key}"
+    ADD_USER = "Name an existing key or group as INDEX:HANDLE, or add the user {name} under {prefix}"
     NAME_KEY_OR_GROUP = "Name an existing key or group as INDEX:HANDLE"
     NAME_PREFIX = "Name a prefix"
     NAME_ROLES = "Name other roles: {roles}"

@@ -47,7 +47,7 @@ def test_refusal_names_what_is_missing_and_the_fix() -> None:
         "HS_ADMIN value 100 of 12345/x does not grant ADD_VALUE; "
         "HS_ADMIN value 101 of 12345/x refers to a record that is not stored here"
     )
-    assert decision.advice == AdviceKind.ASK_ADMINISTRATOR()
+    assert decision.advice == AdviceKind.ASK_WHO_HAS_ACCESS(on="12345/x")
     assert "a/b" not in decision.reason
 
 
@@ -103,7 +103,7 @@ def test_index_zero_is_refused_if_an_index_is_listed(identity: str) -> None:
     assert grouped.advice == AdviceKind.AUTHENTICATE_WITH_INDEX()
     assert decide(ADD, admin("0:0.NA/12345"), identity=holder(identity)).allowed
     without = decide(ADD, admin("300:0.NA/12345", P.READ_VALUE), identity=holder(identity))
-    assert without.advice == AdviceKind.ASK_ADMINISTRATOR(), "the index would not help"
+    assert without.advice == AdviceKind.ASK_WHO_HAS_ACCESS(on="12345/x"), "the index would not help"
 
 
 def test_long_or_unprintable_names_are_quoted() -> None:

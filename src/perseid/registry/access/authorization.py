@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Final, Protocol, TypeAlias
 
-from perseid.names.handle import Handle
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
 from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.errors import InvalidData
 from perseid.records.record import Permission, Value, ValueRef
@@ -404,8 +404,16 @@ def _denied(caller: str, requirement: Requirement, search: _Search, settings: Se
     if search.ended:
         remarks.insert(0, f"the search ended early: {search.ended}")
     reason = "; ".join([f"{caller} cannot {requirement.action}: requires {', or '.join(alternatives)}", *remarks])
-    kind = AdviceKind.AUTHENTICATE_WITH_INDEX if search.lacks_index else AdviceKind.ASK_ADMINISTRATOR
-    return Decision(False, ResponseCode.INVALID_ADMIN, reason, kind(), tuple(search.read))
+    needed = [item for alternative in requirement.alternatives for item in alternative]
+    record = next(
+        (item.record for item in needed if isinstance(item, HasPermissions) and _uses_record_admins(item, settings)), ""
+    )
+    advice = AdviceKind.ASK_WHO_HAS_ACCESS(on=record.removeprefix(f"{PREFIX_OF_PREFIXES}/"))
+    if search.lacks_index:
+        advice = AdviceKind.AUTHENTICATE_WITH_INDEX()
+    elif not record:
+        advice = AdviceKind.ASK_ADMINISTRATOR()
+    return Decision(False, ResponseCode.INVALID_ADMIN, reason, advice, tuple(search.read))
 
 
 def _describe_criterion(criterion: Criterion, settings: Settings) -> str:

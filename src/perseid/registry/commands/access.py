@@ -7,14 +7,18 @@ nothing. Members are never added to a group that has other permissions than thos
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
 
 from perseid.ledger.log.entry import Action, Draft
 from perseid.names.errors import InvalidName
 from perseid.names.handle import PREFIX_OF_PREFIXES, Handle, fold
+from perseid.names.suggest import did_you_mean, find_candidates
 from perseid.records.admin import Admin, AdminPermission, ValueList
 from perseid.records.data_types import interpret_as
 from perseid.records.record import Value, ValueRef
 from perseid.records.types import HS_VLIST, has_type
+from perseid.registry.access import permissions
 from perseid.registry.access.authorization import MAX_GROUP_LOOKUPS
 from perseid.registry.access.permissions import Differences, HasPermissions, RequiredScope, Requirement, display_name
 from perseid.registry.access.roles import (
@@ -229,7 +233,9 @@ def find_identity(context: Context, identity: ValueRef) -> ValueRef:
         raise _not_an_identity(identity, f"{why}, so its key must be named", advice)
     stored = context.snapshot.stored(handle)
     if not stored.exists or not (stored.is_public or may_know(context, stored)):
-        raise _not_an_identity(identity, f"handle {display_name(handle)} does not exist")
+        meant = _find_similar_user(context, handle)
+        why = f"handle {display_name(handle)} does not exist" + (f"; {did_you_mean(meant)}" if meant else "")
+        raise _not_an_identity(identity, why, AdviceKind.ADD_USER(prefix=handle.prefix, name=handle.suffix))
     keys = [value.index for value in stored.values if is_key(value)]
     if not identity.index and len(keys) > 1:
         reason = f"{display_name(handle)} has {len(keys)} keys"
@@ -240,6 +246,23 @@ def find_identity(context: Context, identity: ValueRef) -> ValueRef:
     if value is None or not (is_key(value) or has_type(value.type, HS_VLIST)):
         raise _not_an_identity(identity, f"{display_name(handle)} has no {'key or group' if index else 'key'} there")
     return ValueRef(index, str(stored.handle))
+
+
+MAX_SIMILAR_USERS: Final = 500
+"""Similar handles that are looked up for one that does not exist: all within one typo of a short name."""
+
+
+def _find_similar_user(context: Context, handle: Handle) -> str:
+    """A user whose handle was probably meant, for callers who can list the prefix; empty if there is none."""
+    if not context.is_allowed(permissions.list_handles(handle.prefix)):
+        return ""
+    case = context.snapshot.policy(handle.prefix).case
+    for candidate in islice(find_candidates(str(handle), case=case), MAX_SIMILAR_USERS):
+        if context.snapshot.is_responsible(candidate):
+            stored = context.snapshot.stored(candidate)
+            if stored.exists and any(map(is_key, stored.values)):
+                return display_name(stored.handle)
+    return ""
 
 
 def reference_key(reference: ValueRef) -> tuple[str, int]:

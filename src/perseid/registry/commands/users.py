@@ -169,9 +169,12 @@ class AddUser(Deferrable):
             require_mint(context, policy, self.prefix, Scope.CREATE)  # before it says which hidden handles exist
             stored = context.get_hosted(handle)
             if stored.entry is not None:
-                raise (
-                    already_exists(stored, can_replace=False) if stored.exists else was_deleted(stored, can_reuse=False)
-                )
+                if not stored.exists:
+                    raise was_deleted(stored, can_reuse=False)
+                refused = already_exists(stored, can_replace=False)
+                if any(map(is_key, stored.values)):
+                    refused.advice = AdviceKind.RESET_USER(handle=stored.handle)
+                raise refused
             own = Admin(ValueRef(KEY_INDEX, str(policy.normalize(handle))), _OWN_PERMISSIONS)
             created = Create(handle, (*values, *admin_values(values, policy, [own]))).decide(context)
             return created.map(lambda result: UserResult(result.handle, result.seq, (KEY_INDEX,), 0, result.warnings))

@@ -396,7 +396,10 @@ def require_listing(snapshot: Snapshot, identity: Identity, prefix: str) -> Cont
     decision = context.check(listing_requirement(prefix, snapshot.policy(prefix)))
     if decision.allowed:
         return context
-    if decision.advice is not None and decision.advice.kind is AdviceKind.ASK_ADMINISTRATOR:
+    if decision.advice is not None and decision.advice.kind in (
+        AdviceKind.ASK_ADMINISTRATOR,
+        AdviceKind.ASK_WHO_HAS_ACCESS,
+    ):
         decision = replace(decision, advice=AdviceKind.FIND_OWNED(prefix=prefix))
     raise Refused.from_decision(decision)
 

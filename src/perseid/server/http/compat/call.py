@@ -52,6 +52,9 @@ R = TypeVar("R")
 
 ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.AUTHENTICATE: "Send an Authorization header, or use a session",
+    AdviceKind.ADD_USER: None,
+    AdviceKind.ASK_WHO_HAS_ACCESS: AdviceKind.ASK_ADMINISTRATOR.value,
+    AdviceKind.RESET_USER: None,
     AdviceKind.FIND_OWNED: AdviceKind.ASK_ADMINISTRATOR.value,
     AdviceKind.FOLLOW_SCHEME: "Mint a handle with mintNewSuffix=true, or use a suffix that follows the scheme",
     AdviceKind.HOST_PREFIX: AdviceKind.CHECK_PREFIX.value,

@@ -22,6 +22,11 @@ API_LANGUAGE: Final = "en"
 
 ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.AUTHENTICATE: mark("Sign in as an identity that has the permission"),
+    AdviceKind.ADD_USER: mark("Enter an existing key or group as INDEX:HANDLE, or add the user {name} first"),
+    AdviceKind.ASK_WHO_HAS_ACCESS: mark(
+        "Ask an administrator for the permission. The page Access of {on} shows who has it"
+    ),
+    AdviceKind.RESET_USER: mark("Choose another name, or reset the user {handle}"),
     AdviceKind.CHANGE_CASE: mark("Leave it unchanged. If no two handles collide, confirm the change of case"),
     AdviceKind.CHANGE_POLICY: mark("Change the policy on the page of the namespace"),
     AdviceKind.CHANGE_SCHEME: mark("Change the scheme in the policy, on the page of the namespace"),

@@ -180,6 +180,12 @@ def error_response(settings: HttpSettings, status: int, message: str) -> Respons
 
 ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.AUTHENTICATE: "Send a token (Authorization: Bearer …), or authenticate with a key",
+    AdviceKind.ADD_USER: f"Name an existing key or group as INDEX:HANDLE, or add the user: POST {BASE}/users",
+    AdviceKind.ASK_WHO_HAS_ACCESS: (
+        "Ask an administrator for the permission, or authenticate as an identity that has it. "
+        f"To see who has it: GET {BASE}/access?on={{on}}"
+    ),
+    AdviceKind.RESET_USER: f"Choose another name, or give the user a new key: POST {BASE}/users/{{handle}}/reset",
     AdviceKind.CHANGE_CASE: "Leave it unchanged. If no two handles collide, confirm with change_case",
     AdviceKind.CHANGE_POLICY: f"Change its policy instead: PUT {BASE}/namespaces/{{prefix}}/policy",
     AdviceKind.CHANGE_SCHEME: f"Change the scheme in the policy: PUT {BASE}/namespaces/{{prefix}}/policy",
