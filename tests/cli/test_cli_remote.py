@@ -339,7 +339,7 @@ def test_edited_text_is_kept_if_the_response_to_the_change_is_lost(
 
 def test_advice_is_in_the_words_of_the_command_line(server: Harness) -> None:
     done = run_changed(server, "create 12345/n0", lambda value, _: value)
-    assert "perseid create 12345/n0 --overwrite" in done.err
+    assert "To replace the record, add --overwrite to perseid create" in done.err
     assert "POST" not in done.err
     token = REMOTE.set(lambda: Client(make_options(SERVER, {}), InProcess(server)))
     try:

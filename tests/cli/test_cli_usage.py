@@ -182,3 +182,15 @@ def test_completion_exists_for_other_shells(shell: str) -> None:
     )
     assert (done.code, done.err) == (0, "")
     assert f"_PERSEID_COMPLETE=complete_{shell}" in done.out
+
+
+def test_words_that_no_argument_takes_are_advised() -> None:
+    for arguments, advice in (
+        ("create 12345/a b --url x", "Put text with blanks in quotes: '12345/a b'"),
+        ("mint 12345 map", "Usage: perseid mint [OPTIONS] PREFIX"),
+        ("find old coast", "Did you mean perseid find --words 'old coast'?"),
+    ):
+        done = run(*arguments.split())
+        assert done.code == 2
+        assert done.err.splitlines()[1] == advice
+    assert run("config", "a").err.splitlines()[1] == "Usage: perseid config [OPTIONS]"

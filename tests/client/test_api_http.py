@@ -169,12 +169,18 @@ def test_asynchronous_client_describes_failures_in_the_same_words() -> None:
         async with perseid.connect_async(url, retries=0) as client:
             with pytest.raises(Unreachable) as caught:
                 await client.overview()
-            return caught.value.detail
+            return str(caught.value)
 
     with listening(b"\x02\x03\x00\xff binary\r\n\r\n") as server:
         url = f"http://{HOST}:{server.port}"
-        assert asyncio.run(fail(url)) == f"{url} cannot be reached: the answer is not HTTP"
-    assert asyncio.run(fail(url)) == f"{url} cannot be reached: Connection refused"
+        assert asyncio.run(fail(url)) == (
+            f"{url} cannot be reached: the answer is not HTTP. Check the port: it may be that of the native protocol"
+        )
+    refused = f"{url} cannot be reached: Connection refused. Check that the server is running, and its port"
+    assert asyncio.run(fail(url)) == refused
+    with perseid.connect(url, retries=0) as client, pytest.raises(Unreachable) as caught:
+        client.overview()
+    assert str(caught.value) == refused
 
 
 def test_silent_server_is_given_up() -> None:

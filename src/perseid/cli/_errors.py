@@ -5,9 +5,11 @@ is loaded by then, so classes are looked up in `sys.modules` and nothing is impo
 """
 
 import os
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from shlex import quote
 from typing import Any, Final
 
 from perseid.names.errors import InvalidName, NameProblem, capitalize
@@ -50,7 +52,7 @@ _CLIENT_ADVICE: Final = {
 """Advice about some of these errors in the words of the command line, by class."""
 
 _NATIVE_ADVICE: Final = {
-    "HANDLE_ALREADY_EXISTS": "Choose another handle, or replace the record: perseid create HANDLE --overwrite …",
+    "HANDLE_ALREADY_EXISTS": "Choose another handle. To replace the record, add --overwrite to perseid create",
     "INVALID_ADMIN": "Ask an administrator for the permission, or authenticate as an identity that has it",
     "INSUFFICIENT_PERMISSIONS": "Ask an administrator for the permission, or authenticate as an identity that has it",
     "AUTHENTICATION_FAILED": "Check the identity, as INDEX:HANDLE, and its key or secret",
@@ -122,7 +124,7 @@ def report_usage_error(error: Any, *, json: bool = False) -> int:
     hint = f"{error.param_hint}: " if getattr(error, "param_hint", None) else ""
     text = f"{hint}{error.message}" if has_own_text else error.format_message()
     detail = capitalize(" ".join(text.split()).rstrip("."))
-    advice = (f"Did you mean {' or '.join(options)}?",) if options else ()
+    advice = (f"Did you mean {' or '.join(options)}?",) if options else _advise_arguments(context, error.message)
     see = () if context is None else (f"See: {context.command_path} --help",)
     if json:
         _print_problem(_Report("invalid-request", detail, (*advice, *see), exit_code=USAGE))
@@ -130,6 +132,22 @@ def report_usage_error(error: Any, *, json: bool = False) -> int:
         usage = () if context is None else (" ".join(context.get_usage().split()),)
         _print_lines(detail, (*advice, *usage, *see))
     return USAGE
+
+
+_EXTRA_ARGUMENTS: Final = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", re.DOTALL)
+
+
+def _advise_arguments(context: Any, message: str) -> tuple[str, ...]:
+    """What to do about arguments that a command does not have: words to find, or text without quotes."""
+    match = _EXTRA_ARGUMENTS.match(message)
+    if match is None or context is None:
+        return ()
+    params, extra = context.command.params, match[1]
+    if any("--words" in param.opts for param in params):
+        return (f"Did you mean {context.command_path} --words {quote(extra)}?",)
+    before = [context.params.get(param.name) for param in params if param.param_type_name == "argument"]
+    is_handle = before and isinstance(before[-1], str) and "/" in before[-1]
+    return (f"Put text with blanks in quotes: {quote(f'{before[-1]} {extra}')}",) if is_handle else ()
 
 
 def exit_code_of(code: Any) -> int:

@@ -12,6 +12,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from errno import ECONNREFUSED
 from http.client import BadStatusLine, HTTPConnection, HTTPException, RemoteDisconnected
 from http.client import HTTPResponse as WireResponse
 from pathlib import Path
@@ -204,6 +205,8 @@ def describe_failure(error: BaseException, timeout: float, *, sent: bool = True)
         return Failure("the answer is not HTTP", advice="Check the port: it may be that of the native protocol")
     if isinstance(error, TimeoutError) and not isinstance(error, LookupTimeout):
         return Failure(f"no answer within {timeout:g} s", sent=sent)
+    if any(isinstance(each, OSError) and each.errno == ECONNREFUSED for each in causes):
+        return Failure(os.strerror(ECONNREFUSED), sent=sent, advice="Check that the server is running, and its port")
     if not isinstance(error, OSError):  # the first cause says more than the text of a library
         numbers = [each.errno for each in causes if isinstance(each, OSError) and each.errno and each.errno > 0]
         if numbers:
