@@ -106,6 +106,29 @@ def test_advice_for_unknown_columns_has_the_probable_meaning(
     assert tuple(caught.value.problem.advice_parameters.values()) == example
 
 
+@pytest.mark.parametrize(
+    ("prefix", "signature", "guesses", "example"),
+    [
+        ("", "12345/a", {"Signatur": "handle", "Titel": "TITLE", "Ziel": "URL", "Jahr": ""}, "Signatur"),
+        ("12345", "12345/a", {"Signatur": "handle", "Titel": "TITLE", "Ziel": "URL", "Jahr": ""}, "Signatur"),
+        ("12346", "12345/a", {"Signatur": "", "Titel": "TITLE", "Ziel": "URL", "Jahr": ""}, "Signatur"),
+        ("", "a-1", {"Signatur": "", "Titel": "TITLE", "Ziel": "URL", "Jahr": ""}, "Signatur"),
+    ],
+)
+def test_meanings_of_columns_are_guessed_from_their_cells(
+    prefix: str, signature: str, guesses: dict[str, str], example: str
+) -> None:
+    """Never a type of the Handle System from similar letters: Signatur is not HS_SIGNATURE."""
+    table = f"Signatur;Titel;Ziel;Jahr\n\n{signature};Karte;https://example.org/1;1890\n;B;;\n"
+    with pytest.raises(UnknownColumns) as caught:
+        read(table, ReadOptions(prefix=prefix))
+    assert caught.value.columns == guesses
+    assert caught.value.problem.advice_parameters == {"column": example, "meaning": "handle"}
+    with pytest.raises(UnknownColumns) as caught:
+        read(table, ReadOptions(mint=True, prefix="12345"))
+    assert "handle" not in caught.value.columns.values()
+
+
 @pytest.mark.parametrize("first", ["1/a,https://example.org/", "https://example.org/,A map", "A map\t20.500/x y"])
 @pytest.mark.parametrize("mint", [False, True])
 def test_a_file_without_names_of_columns_is_refused_as_such(first: str, mint: bool) -> None:

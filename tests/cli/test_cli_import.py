@@ -352,6 +352,14 @@ def test_same_problem_is_shown_once_with_its_lines(here: Site, monkeypatch: pyte
     assert here("import t.csv --yes --on-existing update").code == 0
 
 
+def test_value_of_a_problem_precedes_its_message(here: Site) -> None:
+    write("t.csv", ("handle", "URL"), ("12346/karte-020", "https://example.org/"))
+    assert here("import t.csv --yes").out == (
+        "line 2, handle (12346/karte-020): This server does not host prefix 12346. "
+        "Ask the service that hosts it, or host it here: perseid namespace add 12346.\n"
+    )
+
+
 def test_undone_import_is_brought_back_by_one_command(here: Site) -> None:
     write("t.csv", ("handle", "URL"), *[(f"{PREFIX}/{number}", "https://example.org/") for number in range(12)])
     here.ok("import t.csv --yes")
@@ -423,7 +431,7 @@ def test_handles_without_a_prefix_get_the_one_that_is_named(here: Site) -> None:
     done = here("import t.csv --yes")
     assert (done.code, done.out) == (
         4,
-        "line 2, handle: The handle has no prefix. (book-1) Write PREFIX/SUFFIX, or use --prefix PREFIX.\n",
+        "line 2, handle (book-1): The handle has no prefix. Write PREFIX/SUFFIX, or use --prefix PREFIX.\n",
     )
     here.ok(f"import t.csv --prefix {PREFIX} --yes")
     assert values_of(here, f"{PREFIX}/book-1") == ["https://example.org/"]

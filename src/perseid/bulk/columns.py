@@ -13,6 +13,7 @@ A table with the columns `type` and `data` has one row for each value: see `valu
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -42,7 +43,7 @@ from .formats import (
     invalid_file,
     shorten,
 )
-from .tables import Table, unquote_cell
+from .tables import Table, TableRow, unquote_cell
 from .value_table import is_value_table, read_value_table
 
 HANDLE: Final = "handle"
@@ -82,12 +83,16 @@ KNOWN_TYPES: Final = frozenset(
 )
 """Types that a header can be without a mapping; the caller knows those of an installation."""
 
+GUESS_ROWS: Final = 20
+"""Rows from which the meaning of a column is guessed."""
+
 _SPECIAL: Final = frozenset({HANDLE, STATE, CREATED, UPDATED, OWNER, IGNORED})
 _INDEX: Final = re.compile(r"([1-9][0-9]{0,9}):(.+)", re.DOTALL)
 _PERMISSIONS: Final = re.compile("[01]{4}([01]{4})?")
 _BLANKS: Final = re.compile(r"[\s_]+")
 _CELL: Final = re.compile(r"[a-z][a-z0-9+.-]*://|[0-9][0-9.]*/[^ ]", re.IGNORECASE)
 """The start of a URL or a handle."""
+_URL_CELL: Final = re.compile("[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _MAX_INDEX: Final = 0x7FFF_FFFF
 
 
@@ -151,8 +156,13 @@ def parse_known_column(text: str) -> Column:
     return _normalize_type(parse_column(text), None)
 
 
-def map_columns(header: tuple[str, ...], options: ReadOptions, is_type: TypeCheck | None = None) -> tuple[Column, ...]:
-    """Find the meaning of each column; raises `UnknownColumns` or `InvalidFile`."""
+def map_columns(
+    header: tuple[str, ...], options: ReadOptions, is_type: TypeCheck | None = None, rows: Iterable[TableRow] = ()
+) -> tuple[Column, ...]:
+    """Find the meaning of each column; raises `UnknownColumns` or `InvalidFile`.
+
+    From the first rows it guesses what unknown columns mean.
+    """
     mapped = split_mappings(header, options)
     mapping = {_fold(name): meaning for name, meaning in mapped}
     unknown: dict[str, str] = {}
@@ -179,6 +189,8 @@ def map_columns(header: tuple[str, ...], options: ReadOptions, is_type: TypeChec
     if unknown:
         _require_names(header, unknown)
         needs_handle = not options.mint and all(column.kind != HANDLE for column in columns)
+        has_url = any(column.type == types.URL for column in columns)
+        unknown = _guess(header, unknown, rows, options.prefix, needs_handle=needs_handle, has_url=has_url)
         raise UnknownColumns(unknown, advise_columns(unknown, needs_handle=needs_handle))
     _check_special(header, columns)
     return tuple(columns)
@@ -250,7 +262,31 @@ def _suggest(name: str) -> str:
     folded = _fold(name)
     if meant := nearest(folded, WELL_KNOWN, _CUTOFF):
         return WELL_KNOWN[meant]
-    return nearest(folded, sorted(each.lower() for each in KNOWN_TYPES), _CUTOFF).upper()
+    return nearest(folded, sorted(each.lower() for each in KNOWN_TYPES if not each.startswith("HS_")), _CUTOFF).upper()
+
+
+def _guess(
+    header: tuple[str, ...],
+    unknown: Mapping[str, str],
+    rows: Iterable[TableRow],
+    prefix: str,
+    *,
+    needs_handle: bool,
+    has_url: bool,
+) -> dict[str, str]:
+    """Guess what columns mean whose cells look like handles or URLs; only one can be the handle."""
+    first = [row[1] for row in islice(rows, GUESS_ROWS) if isinstance(row, tuple)]
+    handle = re.compile(f"{re.escape(prefix)}/." if prefix else r"(?:hdl:)?[0-9][0-9.]*/[^ ]", re.IGNORECASE)
+    found: dict[str, str] = {}
+    for name, meant in unknown.items():
+        at = header.index(name)
+        cells = [cells[at].strip() for cells in first if cells[at].strip()]
+        found[name] = meant
+        if cells and needs_handle and HANDLE not in found.values() and all(map(handle.match, cells)):
+            found[name] = HANDLE
+        elif cells and not has_url and types.URL not in found.values() and all(map(_URL_CELL.match, cells)):
+            found[name] = types.URL
+    return found
 
 
 def _require_names(header: tuple[str, ...], unknown: Mapping[str, str]) -> None:
@@ -285,7 +321,7 @@ def read_table(table: Table, options: ReadOptions, is_type: TypeCheck | None = N
         return read_value_table(table, options)
     if profile := options.profile or detect_profile(table.header):
         return read_service_table(table, profile, options)
-    columns = map_columns(table.header, options, is_type)
+    columns = map_columns(table.header, options, is_type, table.rows)
     if not options.mint and all(column.kind != HANDLE for column in columns):
         message = "The table has no column with handles."
         raise invalid_file("missing-column", message, AdviceKind.NAME_HANDLE_COLUMN())

@@ -47,7 +47,7 @@ class RowProblems:
         column = f", {first.column}" if first.column else ""
         if self.count == 1:
             value = f" ({first.value})" if first.value and first.value not in first.message else ""
-            return printable(f"line {first.line}{column}: {first.message}{value} {first.fix}".strip())
+            return printable(f"line {first.line}{column}{value}: {first.message} {first.fix}".strip())
         ranges = [str(start) if start == end else f"{start}-{end}" for start, end in self.lines[:max_ranges]]
         more = f" {_OMITTED}" if len(ranges) < len(self.lines) else ""
         return printable(f"{pluralize(self.count, 'row')}{column}: {self.text} (lines {', '.join(ranges)}{more})")

@@ -37,7 +37,7 @@ TEXTS: Final = {
     "FREE_SPACE": "Ask a server administrator to free disk space, then retry",
     "GIVE_REASON": "Give a reason with the argument reason",
     "HOST_PREFIX": "Ask the service that hosts it, or host it here: client.add_namespace({prefix})",
-    "IGNORE_COLUMN": "Ignore one of them: ImportQuery(map=({column} + '=-',))",
+    "IGNORE_COLUMN": 'Ignore one of them: ImportQuery(map=("{column!s}=-",))',
     "IMPORT_WITH_ON_EXISTING": (
         'Import the file again with ImportQuery(on_existing="skip") or ImportQuery(on_existing="update")'
     ),
@@ -48,10 +48,10 @@ TEXTS: Final = {
     "LIST_USERS": "List the users: client.users()",
     "MAKE_PUBLIC": 'Make it public: ValueInput(type, data, permissions="1110")',
     "MAP_COLUMN": (
-        "Give each unknown column a meaning, as in ImportQuery(map=({column} + '=' + {meaning},)): a type, handle, "
+        'Give each unknown column a meaning, as in ImportQuery(map=("{column!s}={meaning!s}",)): a type, handle, '
         "state, or - to ignore it"
     ),
-    "MAP_EACH_COLUMN": "Map each column by itself: ImportQuery(map=({column} + '=' + {meaning}, 'COLUMN=TYPE'))",
+    "MAP_EACH_COLUMN": 'Map each column by itself: ImportQuery(map=("{column!s}={meaning!s}", "COLUMN=TYPE"))',
     "MINT_AGAIN": "Undo it first: client.undo({job}), or mint other handles: ImportQuery(mint_again=True)",
     "MINT_OR_ENTER_HANDLE": "Enter the handle, or mint handles: ImportQuery(mint=True, prefix=PREFIX)",
     "NAME_HANDLE_COLUMN": "Name the column with the handles: ImportQuery(map=('COLUMN=handle',)), or mint handles",
@@ -99,12 +99,26 @@ TEXTS: Final = {
 """Advice by the name of its kind; `client` is the client that was refused."""
 
 
+class _Literal:
+    """A parameter as a Python literal; `{name!s}` is its text inside one with double quotes."""
+
+    def __init__(self, value: object) -> None:
+        self._literal = repr(value)
+
+    def __format__(self, _: str) -> str:
+        return self._literal
+
+    def __str__(self) -> str:
+        text = self._literal[1:-1]
+        return text.replace('"', '\\"') if self._literal[0] == "'" else text
+
+
 def render_kind(kind: str, parameters: Mapping[str, Any], text: str) -> str:
     """Return advice as Python if this version knows its kind; otherwise the text of the server."""
     if kind not in TEXTS:
         return text
     try:
-        return TEXTS[kind].format_map({name: repr(value) for name, value in parameters.items()})
+        return TEXTS[kind].format_map({name: _Literal(value) for name, value in parameters.items()})
     except LookupError:  # a newer server has other parameters
         return text
 

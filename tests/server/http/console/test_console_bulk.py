@@ -185,8 +185,8 @@ def test_unknown_column_is_refused_and_mapped(user: ConsoleUser, server: Harness
     upload(user, content, prefix="12345", skip_invalid="yes")
     assert not user.has_form("/apply")
     fields = user.form("/check").fields
-    assert (fields["column.1"], fields["meaning.1"]) == ("Shelf", "-")
-    user.submit("/check")
+    assert (fields["column.1"], fields["meaning.1"]) == ("Shelf", "URL"), "its cells are URLs"
+    user.submit("/check", **{"meaning.1": "-"})
     assert "2 valid" in settled(user), "the column is left out"
     fields = user.form("/check").fields
     assert (fields["map"], fields["prefix"], fields["skip_invalid"]) == ("Shelf=-", "12345", "yes"), "options are kept"
