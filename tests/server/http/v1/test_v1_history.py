@@ -133,6 +133,24 @@ def test_policy_withholds_history(server: Harness) -> None:
     assert len(got(send(server, "GET", at(NAME, "/history"), headers=basic()))["versions"]) == 2
 
 
+def test_time_before_the_first_version_names_it_to_those_who_can_see_it(server: Harness) -> None:
+    before = put(server, url(1), name="12345/earlier")
+    first = put(server, url(1))
+    put(server, url(2))
+    found = problem(send(server, "GET", at(NAME, f"?at={before}")), "not-found")
+    assert found["detail"].startswith(
+        f"Handle {NAME} did not exist at entry {before}; its first version is entry {first} "
+    )
+    assert found["advice"] == f"To see its first version: GET /api/v1/handles/12345%2Fmap?at={first}"
+    assert "suggestions" not in found
+    policy(server, show_past=False)
+    hidden = send(server, "GET", at(NAME, f"?at={before}"))
+    assert f"entry {first}" not in hidden.body.decode()
+    server.registry.do(Unpublish(Handle.parse(NAME)), OPERATOR, "cli")
+    policy(server, show_past=True)
+    assert "did not exist" not in send(server, "GET", at(NAME, f"?at={before}")).body.decode()
+
+
 def test_differences_between_two_times(server: Harness) -> None:
     text = Value.text(2, "DESC", "a map")
     first = put(server, url(1), text)
