@@ -164,6 +164,16 @@ def test_damaged_spreadsheets_are_refused(data: bytes) -> None:
     assert caught.value.problem.rule == "invalid-spreadsheet"
 
 
+@pytest.mark.parametrize("data", [b"", b"handle,URL\n", b"\x8f\xff\x00 no workbook"])
+def test_file_that_is_named_like_a_workbook_and_is_none_is_refused(data: bytes) -> None:
+    for name in ("t.xlsx", "t.ODS"):
+        with pytest.raises(InvalidFile, match=f"is not a workbook, although its name ends with {name[1:].lower()}"):
+            open_table(io.BytesIO(data), name)
+    with pytest.raises(InvalidFile, match="The spreadsheet is invalid"):
+        open_table(io.BytesIO(data), "t.xlsx", ReadOptions(format=Format.XLSX))
+    open_table(io.BytesIO(b"handle,URL\n"), "t.xlsx", ReadOptions(format=Format.CSV))
+
+
 def test_large_and_old_spreadsheets_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidFile, match="old or encrypted Excel"):
         open_table(io.BytesIO(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"))

@@ -146,6 +146,13 @@ def _refuse_unsupported(sample: bytes) -> None:
             raise invalid_file("unknown-format", *problem)
 
 
+def _refuse_no_workbook(by_name: Format | None) -> None:
+    if by_name in (Format.XLSX, Format.ODS):
+        message = f"The file is not a workbook, although its name ends with .{by_name}."
+        fix = "Save it again as a workbook, or as CSV with a name that ends with .csv."
+        raise invalid_file("invalid-spreadsheet", message, fix)
+
+
 def detect_format(sample: bytes, name: str = "") -> Format:
     """Find the format of a file from its first bytes, and from its name if several are possible."""
     by_name = _SUFFIXES.get(name.rpartition(".")[2].lower()) if "." in name else None
@@ -170,4 +177,5 @@ def detect_format(sample: bytes, name: str = "") -> Format:
         return by_name
     if _BATCH.match(sample):
         return Format.BATCH
+    _refuse_no_workbook(by_name)
     return Format.CSV
