@@ -352,6 +352,22 @@ def test_same_problem_is_shown_once_with_its_lines(here: Site, monkeypatch: pyte
     assert here("import t.csv --yes --on-existing update").code == 0
 
 
+def test_new_records_without_a_url_are_remarked(here: Site) -> None:
+    rows = [("a", "https://example.org/", ""), ("b", "", ""), ("c", "", "reserved")]
+    write("t.csv", ("handle", "URL", "state"), *[(f"{PREFIX}/{name}", *more) for name, *more in rows])
+    remark = "1 row has no URL: line 3"
+    assert f"Warning: {remark}\n" in here("import t.csv --dry-run").err
+    assert here.ok("import t.csv --yes --json").json["warnings"] == [remark]
+    write("u.csv", ("handle", "URL"), *[(f"{PREFIX}/u{number}", "") for number in range(12)])
+    assert (
+        "Warning: 12 rows have no URL: lines 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, …\n" in here.ok("import u.csv --yes").err
+    )
+    write("v.csv", ("handle", "TITLE"), (f"{PREFIX}/v", "no column with URLs"))
+    assert "no URL" not in here.ok("import v.csv --yes").err
+    write("w.csv", ("handle", "URL", "TITLE"), (f"{PREFIX}/a", "", "keeps its URL"))
+    assert "no URL" not in here.ok("import w.csv --on-existing update --yes").err
+
+
 def test_value_of_a_problem_precedes_its_message(here: Site) -> None:
     write("t.csv", ("handle", "URL"), ("12346/karte-020", "https://example.org/"))
     assert here("import t.csv --yes").out == (

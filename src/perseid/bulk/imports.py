@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 import msgspec
 
 from perseid.ledger.store.jobs import Job
+from perseid.records.types import URL
 from perseid.registry.commands.namespaces import namespaces
 from perseid.registry.identity import Identity
 from perseid.registry.jobs.import_check import CheckSettings, ImportCheck
@@ -23,7 +24,7 @@ from perseid.schema.imports import ImportQuery, ImportState, OnExisting, RowProb
 
 from . import rows
 from .batch import Credential, CredentialInFile
-from .columns import CREATED, OWNER, UPDATED
+from .columns import CREATED, OWNER, UPDATED, parse_known_column
 from .formats import (
     Detected,
     FileReader,
@@ -168,7 +169,8 @@ class FileCheck:
                 raise
             detected = reader.detected
             spooled.update(sha256=sha256, size=size, state=ImportState.CHECKING, detected=msgspec.to_builtins(detected))
-            settings = CheckSettings(find_handle_column(detected), detected.format not in _LENIENT)
+            has_urls = any(parse_known_column(column.meaning).type == URL for column in detected.columns)
+            settings = CheckSettings(find_handle_column(detected), detected.format not in _LENIENT, has_urls)
             check = ImportCheck(registry, spooled, iter(reader), identity, interface, settings)
             if not spooled.record.options.preserve_dates:
                 check.warnings += _find_unused(detected)

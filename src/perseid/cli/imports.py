@@ -459,6 +459,7 @@ def _print_result(ended: JobResponse, checked: ImportResponse, minted: Path | No
             invalid=checked.invalid,
             outcomes=checked.outcomes,
             handles=None if minted is None else str(minted),
+            warnings=checked.warnings,
         )
         print_json(result)
         return

@@ -238,6 +238,7 @@ class ImportResult(JobResponse, frozen=True, kw_only=True, omit_defaults=False):
         ),
     ]
     handles: Annotated[str | None, Doc("The file with the minted handles.")] = None
+    warnings: Warnings = ()
 
 
 class RowProblemResponse(ResponseBody, frozen=True, omit_defaults=False):

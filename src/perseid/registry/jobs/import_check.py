@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 import msgspec
 
-from perseid.ledger.log.entry import Draft, Entry, encode_entry
+from perseid.ledger.log.entry import Draft, Entry, State, encode_entry
 from perseid.ledger.views.answers_format import is_local
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.records.record import Value
+from perseid.records.types import URL, has_type
 from perseid.registry.access.permissions import Differences, display_name
 from perseid.registry.advice import Advice, AdviceKind, advise_row, describe_advice, to_sentence
 from perseid.registry.commands.minting import MintPlan, RetryLater
@@ -60,6 +61,12 @@ SAMPLE: Final = 10
 
 _UNNAMED: Final = (RowOutcome.MINTED, RowOutcome.SKIPPED)
 """Outcomes without a handle for the sample: one that will be minted has only a prefix yet."""
+
+_NEW: Final = (RowOutcome.CREATED, RowOutcome.MINTED)
+_WITHOUT_TARGET: Final = (State.RESERVED.label, State.TOMBSTONE.label)
+
+MAX_LINES_SHOWN: Final = 10
+"""Lines that a warning names."""
 
 MAX_CHANGES: Final = 1_000
 """Existing records whose changes are kept for the preview; all are counted."""
@@ -101,6 +108,8 @@ class CheckSettings:
     """The column with the handles, as the file names it."""
     strict_urls: bool = True
     """Whether an invalid URL is a problem."""
+    has_urls: bool = False
+    """Whether the file has a column with URLs, so that new records without one are remarkable."""
 
 
 DEFAULT_SETTINGS: Final = CheckSettings()
@@ -197,10 +206,7 @@ class ImportCheck:
     ) -> None:
         self._registry, self._spooled, self._rows = registry, spooled, rows
         self._identity, self._interface = identity, interface
-        self._handle_column, self._strict_urls = (
-            settings.handle_column,
-            settings.strict_urls,
-        )
+        self._settings = settings
         self._options: RowOptions = spooled.record.options
         self._files = ExitStack()
         enter = self._files.enter_context
@@ -216,6 +222,9 @@ class ImportCheck:
         self.warnings: list[str] = []
         self._warned: set[str] = set()
         self.sample: list[str] = []
+        self._without_url: list[int] = []
+        """The first lines of new records without a URL."""
+        self._without_url_count = 0
         self.mints = False
         self.is_repeated = False
         """Whether a row is refused because its record exists, or is a tombstone."""
@@ -236,6 +245,10 @@ class ImportCheck:
             file.flush()
             os.fsync(file.fileno())
         self.close()
+        if count := self._without_url_count:
+            lines = ", ".join(map(str, self._without_url)) + (", …" if count > len(self._without_url) else "")
+            rows = "1 row has no URL: line" if count == 1 else f"{count:,} rows have no URL: lines"
+            self.warnings.insert(0, f"{rows} {lines}")
         is_ready = self.valid > 0 and (not self.invalid or self._spooled.record.skip_invalid)
         self.save(state=ImportState.READY if is_ready else ImportState.INVALID, **describe_advice(advice))
 
@@ -351,6 +364,10 @@ class ImportCheck:
         self.outcomes[outcome] += 1
         if len(self.sample) < SAMPLE and outcome not in _UNNAMED:
             self.sample.append(row.handle)
+        is_new = outcome in _NEW and row.state not in _WITHOUT_TARGET
+        if is_new and self._settings.has_urls and not any(has_type(value.type, URL) for value in row.values):
+            self._without_url_count += 1
+            self._without_url += [row.line][: MAX_LINES_SHOWN - len(self._without_url)]
         self._position = self._size
         line = _encode_row(row) + b"\n"
         self._size += len(line)
@@ -396,11 +413,11 @@ class ImportCheck:
         message = f"Handle {display_name(row.handle)} is in the file twice, in lines {other.line} and {row.line}."
         if other.handle != row.handle:
             message = f"{message[:-1]}: {display_name(other.handle)} is the same handle."
-        problem = RowProblem(row.line, self._handle_column, _shorten(row.handle), "duplicate", message)
+        problem = RowProblem(row.line, self._settings.handle_column, _shorten(row.handle), "duplicate", message)
         return advise_row(problem, AdviceKind.REMOVE_DUPLICATE())
 
     def _find_invalid_url(self, context: Context, row: ImportRow, draft: Draft) -> RowProblem | None:
-        if not self._strict_urls or self._options.preserve_dates:
+        if not self._settings.strict_urls or self._options.preserve_dates:
             return None
         known: tuple[Value, ...] = ()
         schemes = context.snapshot.rules.url_schemes
@@ -419,7 +436,7 @@ class ImportCheck:
     def _to_problem(self, context: Context, row: ImportRow, error: Refused | InvalidName) -> RowProblem:
         if isinstance(error, InvalidName):
             message, rule, advice, fix = str(error), error.rule, None, ""
-            column, value = self._handle_column, row.handle
+            column, value = self._settings.handle_column, row.handle
         else:
             message, rule = error.reason, error.rule or error.problem_type or slug_of_code(error.code)
             self.is_repeated |= error.advice is not None and error.advice.kind in _REPEATED
@@ -438,7 +455,7 @@ class ImportCheck:
         if number is not None and number < len(cells):
             return cells[number]
         if refused.code not in _VALUE_CODES or not cells:
-            return ("", "") if row.operation is RowOperation.MINT else (self._handle_column, row.handle)
+            return ("", "") if row.operation is RowOperation.MINT else (self._settings.handle_column, row.handle)
         for number in reversed(range(len(cells))[-MAX_TRIALS:]):  # the last first: the others keep their indexes
             values = (*row.values[:number], *row.values[number + 1 :])
             without = msgspec.structs.replace(row, values=values)
