@@ -402,6 +402,22 @@ def test_token_is_shown_once_and_works_within_its_scope(user: ConsoleUser, serve
     assert made.status == 403
 
 
+def test_session_of_a_token_that_cannot_list_users_grants_by_the_name_of_a_handle(
+    user: ConsoleUser, server: Harness
+) -> None:
+    add_user(user, "bob")
+    token = make_token(user, "transfer", "namespaces")
+    guest = ConsoleUser(server)
+    guest.get("/console/sign-in")
+    form = next(form for form in guest.forms("/sign-in") if form.fields["method"] == "token")
+    guest.post("/console/sign-in", form.fields | {"secret": token})
+    guest.get(ACCESS)
+    assert "cannot list users: its scopes do not include read, find" in guest.alert
+    grant(guest, "bob")
+    user.get(ACCESS)
+    assert rights_of(user, "300:12345/bob") == ["editor"]
+
+
 def test_revoked_token_is_refused(user: ConsoleUser, server: Harness) -> None:
     token = make_token(user, "read")
     user.get("/console/tokens")

@@ -67,7 +67,10 @@ async def _complete_identity(console: ConsoleRequest, text: str, on: str) -> tup
     prefix, found, cursor = on.partition("/")[0], [], ""
     own = f"{prefix}/{text}"
     for _page in range(MAX_SEARCHED_PAGES):
-        page = await console.api.users(prefix=prefix, page_size=PAGE_SIZE).page(cursor)
+        try:
+            page = await console.api.users(prefix=prefix, page_size=PAGE_SIZE).page(cursor)
+        except Refused:  # to a token without the scopes
+            break
         if any(fold(user.handle) == fold(own) for user in page.users):
             return own, ""
         found += [user.handle for user in page.users if user.name and user.name.casefold() == text.casefold()]
