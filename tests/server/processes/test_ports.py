@@ -10,6 +10,7 @@ import pytest
 
 from perseid.server.processes import sockets
 from perseid.server.processes.sockets import PortStatus, check_port, wait_for_release
+from tests.server.running import free_port
 
 BOTH = pytest.mark.parametrize("udp", [False, True], ids=["tcp", "udp"])
 
@@ -18,7 +19,7 @@ BOTH = pytest.mark.parametrize("udp", [False, True], ids=["tcp", "udp"])
 def in_use(udp: bool) -> Iterator[socket.socket]:
     """A socket of this process that uses a port."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM if udp else socket.SOCK_STREAM) as made:
-        made.bind(("127.0.0.1", 0))
+        made.bind(("127.0.0.1", free_port()))  # no other process is given it, for the other transport either
         if not udp:
             made.listen(1)
         yield made
