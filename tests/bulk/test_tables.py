@@ -84,6 +84,21 @@ def test_invalid_rows_are_reported_and_the_others_are_read() -> None:
     assert [row.line for row in rows if isinstance(row, RowProblem)] == [2, 3, 5]
 
 
+def test_single_row_with_one_more_empty_cell_has_a_delimiter_in_a_cell() -> None:
+    """Its last column is empty, so all cells after that delimiter are shifted; other programs end rows like that."""
+    head, good, shifted = b"a;b;c\n", b"1;x;y\n", b"1;x; y;z;\n"
+    for data, rules in (
+        (head + good + b"1;x;y;\n" + good, [None, "too-many-cells", None]),
+        (head + good + b"1;x;y;\n", [None, "too-many-cells"]),
+        (head + b"1;x;y;\n" + good, ["too-many-cells", None]),
+        (head + b"1;x;y;\n" * 2 + good, [None, None, None]),
+        (b"a;b;c;\n" + b"1;x;y;\n" + good, [None, None]),
+        (b"a;b;c;d\n" + good + shifted + good, [None, "too-many-cells", None]),
+    ):
+        rows = list(open_table(io.BytesIO(data), options=ReadOptions(delimiter=";")).rows)
+        assert [row.rule if isinstance(row, RowProblem) else None for row in rows] == rules, data
+
+
 def test_a_file_that_is_mostly_utf8_is_not_read_as_another_encoding() -> None:
     with pytest.raises(InvalidFile) as caught:
         open_table(io.BytesIO("handle,title\n1/a,é\n1/b,".encode() + b"\xe9\n"))

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import BinaryIO, Final, TypeAlias
 
 from perseid.registry.advice import AdviceKind
@@ -97,6 +98,7 @@ def open_cells(cells: Iterator[TableRow], detected: Detected) -> Table:
             raise invalid_file(row.rule, row.message, row.fix, row.line)
         line, names = row
         if any(name.strip() for name in names):
+            usual = len(names)
             while not names[-1].strip():
                 names.pop()
             if len(names) > MAX_COLUMNS:
@@ -106,29 +108,39 @@ def open_cells(cells: Iterator[TableRow], detected: Detected) -> Table:
             if (longest := max(map(len, header))) > MAX_NAME:
                 message = f"The name of a column has {longest:,} characters; the maximum is {MAX_NAME:,}."
                 raise invalid_file("name-too-long", message, "The first row must have the names of the columns.", line)
-            return Table(header, _fit(cells, len(header)), detected)
+            return Table(header, _fit(cells, len(header), usual), detected)
     raise invalid_file("empty-file", "The file is empty.", "The first row must have the names of the columns.")
 
 
-def _fit(cells: Iterator[TableRow], width: int) -> Iterator[TableRow]:
-    """Skip empty rows, pad short ones, and report long ones."""
-    for row in cells:
+def _fit(cells: Iterator[TableRow], width: int, usual: int) -> Iterator[TableRow]:
+    """Skip empty rows, pad short ones, and report long ones. `usual` is how many cells the row of the header has.
+
+    Empty cells after the last column are ignored, as programs write them in some rows or all. But one more cell in a
+    single row comes from a delimiter in another cell, which has shifted what follows.
+    """
+    previous = usual
+    ahead: list[TableRow] = []
+    while (row := ahead.pop() if ahead else next(cells, None)) is not None:
         if not isinstance(row, tuple):
             yield row
             continue
         line, found = row
         count = len(found)
-        if count != width:
-            if count > width:
-                extra = next((cell for cell in found[width:] if cell.strip()), None)
-                if extra is not None:
-                    message = f"The row has {count} cells, but the header has {width} columns."
-                    fix = 'Put a cell that contains the delimiter in quotes: "a, b".'
-                    yield RowProblem(line, "", shorten(extra), "too-many-cells", message, fix)
-                    continue
-                del found[width:]
-            else:
-                found += [""] * (width - count)
+        if count > width:
+            extra = next((cell for cell in found[width:] if cell.strip()), None)
+            if extra is None and count == usual + 1 != previous:
+                ahead += islice(cells, 1)
+                is_single = not any(isinstance(each, tuple) and len(each[1]) == count for each in ahead)
+                extra = "" if is_single and any(found) else None
+            if extra is not None:
+                message = f"The row has {count} cells, but the header has {width} columns."
+                fix = 'Put a cell that contains the delimiter in quotes: "a, b".'
+                yield RowProblem(line, "", shorten(extra), "too-many-cells", message, fix)
+                continue
+            del found[width:]
+        elif count < width:
+            found += [""] * (width - count)
+        previous = count
         if any(found):
             yield row
 
