@@ -71,16 +71,17 @@ def test_backup_prints_file_entries_and_size(here: Site, tmp_path: Path) -> None
     done = here.ok(f"backup {path}")
     assert done.err == ""
     assert done.out.splitlines() == [
-        f"file     {path}",
-        f"entries  1 to {count_entries(here)}",
-        f"size     {path.stat().st_size:,} bytes",
-        f"next     perseid backup FILE --since {count_entries(here)}",
+        f"file      {path}",
+        "contents  ledger only, not encrypted, without settings and keys",
+        f"entries   1 to {count_entries(here)}",
+        f"size      {path.stat().st_size:,} bytes",
+        f"next      perseid backup FILE --since {count_entries(here)}",
     ]
     assert path.stat().st_mode & 0o777 == 0o600
     document = here.ok(f"backup {tmp_path}/more --since 3 --json").json
     assert set(document) == {"file", "since", "until", "full", "origin", "size", "created_at"}
     assert (document["since"], document["until"]) == (3, count_entries(here))
-    assert "entries  none" in here.lines(f"backup {tmp_path}/none --since {count_entries(here)}")
+    assert "entries   none" in here.lines(f"backup {tmp_path}/none --since {count_entries(here)}")
 
 
 def test_backup_does_not_overwrite_a_file(here: Site, tmp_path: Path) -> None:

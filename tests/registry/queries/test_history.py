@@ -27,7 +27,7 @@ from perseid.registry.queries.history import (
 from perseid.registry.queries.paging import MAX_PAGE, page_size
 from perseid.registry.queries.resolve import Query
 from perseid.registry.registry import Registry
-from perseid.registry.results import Deleted, Refused, Resolution
+from perseid.registry.results import Deleted, NotYetCreated, Refused, Resolution
 from perseid.wire.codes import ResponseCode
 from tests.ledger.ledgers import NOW, Machine
 from tests.registry.commands.records_in_every_state import (
@@ -389,12 +389,14 @@ def test_deletion_is_visible_like_the_history(here: Registry, machine: Machine) 
     here.do(Redact(X, 1, first, "a court said so"), OPERATOR, "cli")
     machine.run(SECOND)
     for identity in (*PUBLIC, *ADMINISTRATORS):
-        assert [absent(here, identity, seq) for seq in (None, deleted, first - 1)] == [shown, shown, None]
+        assert [absent(here, identity, seq) for seq in (None, deleted)] == [shown, shown]
+        with here.snapshot() as snapshot, pytest.raises(NotYetCreated, match=f"its first version is entry {first} of"):
+            resolve_at(Context(snapshot, identity, "test", 0), Query(X), first - 1)
     put(here, value(1, "b"))
     assert absent(here, NOBODY, deleted) == shown
     unpublish(here, value(1, "b"))
     hidden_deletion = delete(here)
-    assert [absent(here, NOBODY, seq) for seq in (None, hidden_deletion, deleted)] == [None] * 3
+    assert [absent(here, NOBODY, seq) for seq in (None, hidden_deletion, deleted, first - 1)] == [None] * 4
     assert absent(here, OPERATOR) == (told(here, OPERATOR).versions[0].at, hidden_deletion - 1)
 
 

@@ -572,7 +572,7 @@ def test_metrics_port_in_use_is_reported_at_start(tmp_path: Path) -> None:
         port = str(taken.getsockname()[1])
         done = run(copy_to(tmp_path), "--native-port", "0", PERSEID_METRICS_PORT=port)
     assert done.returncode == 1
-    assert f"Cannot serve metrics at 127.0.0.1 port {port}" in done.stderr
+    assert f"Cannot serve metrics at 127.0.0.1:{port}" in done.stderr
     assert "Traceback" not in done.stderr
 
 
