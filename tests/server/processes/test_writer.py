@@ -633,17 +633,23 @@ def test_writer_serves_the_workers_until_they_end_after_the_supervisor(
     assert not (tmp_path / "run").exists()
 
 
-def test_writer_that_cannot_start_reports_why(
-    process: tuple[writer.Writer, _Supervisor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def fail_at_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: LedgerError) -> None:
+    """Let the next writer fail with an error when it opens the ledger of a new installation."""
+
     def fail(*_: object) -> None:
-        raise TooBusy("locked")
+        raise error
 
     installations.create(tmp_path / "installation", environ={})
     installation = Installation.open(tmp_path / "installation")
     monkeypatch.setattr(Installation, "open", lambda *_, **__: installation)
     monkeypatch.setattr(writer, "WriterServer", fail)
     monkeypatch.setattr(logs, "configure", lambda *_, **__: None)
+
+
+def test_writer_that_cannot_start_reports_why(
+    process: tuple[writer.Writer, _Supervisor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_at_start(tmp_path, monkeypatch, TooBusy("locked"))
     assert process[0].run() == 1
     assert process[1].reports == [("problem", "locked")]
 
@@ -652,15 +658,7 @@ def test_writer_waits_for_a_transaction_that_keeps_the_ledger_locked(
     process: tuple[writer.Writer, _Supervisor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A writer that was killed in a commit leaves it to the database, which may wait for a standby."""
-
-    def fail(*_: object) -> None:
-        raise Contention("locked")
-
-    installations.create(tmp_path / "installation", environ={})
-    installation = Installation.open(tmp_path / "installation")
-    monkeypatch.setattr(Installation, "open", lambda *_, **__: installation)
-    monkeypatch.setattr(writer, "WriterServer", fail)
-    monkeypatch.setattr(logs, "configure", lambda *_, **__: None)
+    fail_at_start(tmp_path, monkeypatch, Contention("locked"))
     assert process[0].run() == 0
     assert process[1].reports == [("ready", False)]
     state = msgspec.msgpack.decode((tmp_path / STATE_NAME).read_bytes(), type=WriterState)

@@ -384,7 +384,7 @@ class _UndoWork:
 
 
 def _find_other_place(snapshot: Snapshot, entry: Entry) -> Conflict | None:
-    """Return the conflict of a record that is no longer found where a job changed it; None if it is."""
+    """Return the conflict of a record that moved after a job changed it; None if it is in the same place."""
     if entry.handle.startswith(LOCAL):
         return None
     stored = snapshot.stored(Handle.parse_lenient(entry.handle))

@@ -149,7 +149,7 @@ def check_export(snapshot: Snapshot, identity: Identity, selection: Selection) -
         return
     is_local = isinstance(identity, LocalIdentity)
     is_hosted = snapshot.hosts_prefix(prefix)
-    # Records of a prefix that is no longer hosted here are exported to the local administrator too.
+    # The local administrator can also export the records of a prefix that was hosted here before.
     if not is_hosted and not (is_local and snapshot.reader.any_between(*key_range(f"{prefix}/"))):
         raise not_hosted(prefix)
     if not is_local and (selection.search.owner is None or isinstance(identity, Anonymous)):
