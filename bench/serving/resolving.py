@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -124,7 +125,17 @@ def compile_program(name: str, folder: Path) -> Path:
     source = Path(__file__).with_name(f"{name}.c")
     command = ["cc", "-O2", "-o", str(program), str(source)]
     environ = os.environ | {"TMPDIR": str(folder)}  # an interrupted compiler leaves its files
-    subprocess.run(command, check=True, env=environ)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ, process_group=0) as process:
+        assert process.stderr is not None  # noqa: S101 - it is a pipe
+        try:
+            errors = process.stderr.read()
+        except BaseException:
+            # All parts of the compiler hold the pipe: after its end, none of them writes into the folder.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.stderr.read()
+            raise
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{errors}")
     return program
 
 
