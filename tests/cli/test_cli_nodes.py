@@ -18,6 +18,7 @@ from perseid.registry.installation.installation import Installation
 from perseid.registry.installation.sections import strip_password
 from perseid.registry.installation.settings import Config
 from tests.cli.installation import Site, call, site
+from tests.cli.program import Done
 from tests.postgres import Cluster, postgres
 from tests.server.failover import request, wait_until
 from tests.server.running import serving
@@ -90,6 +91,33 @@ def test_unreachable_database_is_reported_with_the_option(tmp_path: Path) -> Non
     done = call("init", str(tmp_path / "new"), "--database", f"postgresql://me:{PASSWORD}@127.0.0.1:1/names")
     assert (done.code, "setting ledger.database (--database)" in done.err, PASSWORD in done.err) == (1, True, False)
     assert not (tmp_path / "new").exists()
+
+
+def test_public_records_are_read_from_the_view_while_the_database_is_unreachable(here: Site) -> None:
+    here.ok("create 12345/a --url https://example.org/a")
+    here.ok("rebuild answers")  # which a copy of an installation has to do first
+    entry = json.loads(here.ok("resolve 12345/a --json").out)["seq"]
+    url = f"postgresql://me:{PASSWORD}@127.0.0.1:1/names"
+
+    def away(command: str) -> Done:
+        return call(*command.split(), "-d", str(here.directory), environ={"PERSEID_LEDGER_DATABASE": url})
+
+    refused = 'names: connection to server at "127.0.0.1", port 1 failed: Connection refused; check that it runs'
+    source = f"This is from the answers view, which has the changes up to entry {entry}."
+    for command in ("resolve 12345/a 12345/a", "cite 12345/a", f"qr 12345/a -o {here.directory / 'code.svg'}"):
+        done = away(command)
+        assert (done.code, done.err.count(refused), done.err.count(source)) == (0, 1, 1), done
+        assert (done.out, PASSWORD in done.err) == (here.ok(command).out, False)
+    unanswered = f"The answers view, which has the changes up to entry {entry}, cannot answer this."
+    for command, in_view in {
+        "resolve 12345/none": True,  # it may have been created at another node
+        "resolve 12345/a --private": False,
+        "cite 12345/a --at 1": False,
+        "create 12345/b --url https://example.org/b": False,
+    }.items():
+        done = away(command)
+        assert (done.code, done.out, refused in done.err, unanswered in done.err) == (1, "", True, in_view), done
+        assert "Until then, perseid resolve HANDLE shows public records" in done.err
 
 
 def test_each_of_several_hosts_is_reported_once(tmp_path: Path) -> None:

@@ -126,10 +126,17 @@ def open_installation(
     """Open the installation of a command. One that `maintains` views or keys has the ledger itself, beside a server."""
     if REMOTE.get() is not None:
         raise CommandFailed("This command works on a local installation only", "Use -d DIR, without a server")
-    from perseid.registry.installation.installation import Installation  # noqa: PLC0415 - as above
+    from perseid.registry.installation.installation import DatabaseUnreachable, Installation  # noqa: PLC0415 - as above
 
     identity, where = get_identity(acting_as), resolve_directory(directory)
-    with Installation.open(where, open_ledger=None if maintains else find_writer(where)) as installation:
+    try:
+        installation = Installation.open(where, open_ledger=None if maintains else find_writer(where))
+    except DatabaseUnreachable as problem:
+        problem.add_note(
+            "Repeat the command when it responds. Until then, perseid resolve HANDLE shows public records."
+        )
+        raise
+    with installation:
         yield OpenInstallation(installation, installation.registry(), identity)
 
 

@@ -18,7 +18,6 @@ from perseid.schema.common import HandleState
 from perseid.schema.queries import MAX_SCALE, FindQuery, FoundHandlePage, ImageFormat, Selectors, Style
 
 from ._arguments import (
-    INTERFACE,
     ActingAs,
     After,
     Directory,
@@ -360,10 +359,6 @@ ResolverOption: TypeAlias = Annotated[
 ]
 
 
-def _own_resolver(session: OpenInstallation) -> Resolver | None:
-    return next(iter(session.installation.config.http.resolvers), None)
-
-
 def cite(
     handle: HandleArgument,
     *,
@@ -400,11 +395,10 @@ def cite(
         perseid cite 102.100.272/X4NDP2JQH --style csl-json --at 30 --resolver http://resolver.net.au/hdl
         perseid cite hdl:102.100.272/2RDV0T0QH --json
     """
-    from perseid.registry.context import Context  # noqa: PLC0415 - see above
-    from perseid.registry.queries.citation import get_citation  # noqa: PLC0415
+    from perseid.registry.queries.citation import get_citation  # noqa: PLC0415 - see above
     from perseid.registry.responses import to_citation  # noqa: PLC0415
 
-    from ._local import LocalReader, suggest  # noqa: PLC0415
+    from ._local import LocalReader  # noqa: PLC0415
 
     reference = parse_reference(handle)
     connect = REMOTE.get()
@@ -413,12 +407,12 @@ def cite(
             _print_citation(_cite_remotely(client, reference, style, resolver, at), json)
         return
     with LocalReader(directory, acting_as) as reader:
-        session, registry = reader.session, reader.session.registry
-        with suggest(registry, handle), registry.snapshot() as snapshot:
-            context = Context(snapshot, session.identity, INTERFACE, registry.now())
-            citation = get_citation(
-                context, reference, resolver or _own_resolver(session), at, registry.ledger.log.clock.now()
-            )
+        resolver = resolver or reader.find_resolver()
+        citation = reader.read(
+            handle,
+            lambda context, clock: get_citation(context, reference, resolver, at, clock),
+            is_public=at is None,
+        )
     _print_citation(to_citation(citation, style), json)
 
 
@@ -467,8 +461,7 @@ def qr(  # noqa: PLR0913 - options
         perseid qr 102.100.272/X4NDP2JQH -o code.png --resolver http://resolver.net.au/hdl --json
         perseid qr 102.100.272/X4NDP2JQH
     """
-    from perseid.registry.context import Context  # noqa: PLC0415 - see above
-    from perseid.registry.queries.citation import QrImage, find_printable_name, to_uri  # noqa: PLC0415
+    from perseid.registry.queries.citation import QrImage, find_printable_name, to_uri  # noqa: PLC0415 - see above
 
     reference = parse_reference(handle)
     image_format = _choose_format(output, format_)
@@ -480,16 +473,11 @@ def qr(  # noqa: PLR0913 - options
         with connect() as client:
             target, resolver = _find_printable_remotely(client, reference, resolver)
     else:
-        from ._local import suggest  # noqa: PLC0415 - see above
+        from ._local import LocalReader  # noqa: PLC0415 - see above
 
-        with (
-            open_installation(directory, acting_as) as session,
-            suggest(session.registry, handle),
-            session.registry.snapshot() as snapshot,
-        ):
-            context = Context(snapshot, session.identity, INTERFACE, session.registry.now())
-            target = find_printable_name(context, reference)
-            resolver = resolver or _own_resolver(session)
+        with LocalReader(directory, acting_as) as reader:
+            target = reader.read(handle, lambda context, _: find_printable_name(context, reference), is_public=True)
+            resolver = resolver or reader.find_resolver()
     code = QrImage.of(to_uri(target, resolver))
     image = code.png(scale) if image_format is ImageFormat.PNG else code.svg(scale)
     if output is None or not to_file:

@@ -577,6 +577,11 @@ class PublicSnapshot(Snapshot):
         return self._stamp
 
     @property
+    def last_entry(self) -> int:
+        """The number of the last entry that the view has."""
+        return self._view.position.seq
+
+    @property
     def reader(self) -> "LogReader":
         """Raises `LedgerNeeded`."""
         raise LedgerNeeded

@@ -462,7 +462,7 @@ def _begin(connection: Connection) -> None:
 
 def _summarize(message: str) -> str:
     """A message of the driver on one line; if no host of several could be used, the reason of each."""
-    message = _HINT.sub("", message)
+    message = _HINT.sub("", message).removeprefix("connection failed: ")
     return " ".join("; ".join(_ATTEMPT.findall(message) or [message]).split())
 
 

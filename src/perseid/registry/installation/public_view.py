@@ -36,13 +36,16 @@ class NoInstallation(InstallationError):
 
 
 @contextmanager
-def open_public_view(directory: Path) -> Iterator[PublicSnapshot]:
-    """Open the public part of the current state; raises `LedgerNeeded` if the view cannot tell."""
+def open_public_view(directory: Path, *, accept_old: bool = False) -> Iterator[PublicSnapshot]:
+    """Open the public part of the current state; raises `LedgerNeeded` if the view cannot tell.
+
+    With `accept_old` the last changes may be missing, as in the answers of a server without its database.
+    """
     directory = directory.resolve()
     config = load_settings(directory)
     try:
         with AnswersReader(directory / ANSWERS_NAME) as answers, answers.snapshot() as view:
-            if not is_current(directory, config, view):
+            if not accept_old and not is_current(directory, config, view):
                 raise LedgerNeeded
             yield PublicSnapshot(view, rules_of(config, directory), short_only=False)
     except (AnswersUnavailable, CorruptData) as problem:
