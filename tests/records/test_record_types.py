@@ -66,6 +66,29 @@ def test_url_must_be_absolute_with_a_scheme_that_leads_somewhere(data: bytes, pr
 
 
 @pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("example.org", "https://example.org"),
+        ("WWW.Example.org/a?b#c", "https://WWW.Example.org/a?b#c"),
+        ("//example.org/", "https://example.org/"),
+        ("maps.example.org:8080/x", "https://maps.example.org:8080/x"),
+        ("notaurl", ""),
+        ("ann@example.org", ""),
+        ("1.5", ""),
+        ("example.org:ann", ""),
+        ("exa_mple.org", ""),
+    ],
+)
+def test_url_without_a_scheme_has_one_that_is_meant(text: str, meant: str) -> None:
+    found = find_url_problem(text.encode())
+    assert found is not None
+    assert found.meant == meant
+    other = find_url_problem(text.encode(), ("ftp",))
+    assert other is not None
+    assert other.meant == "", "where https is not allowed"
+
+
+@pytest.mark.parametrize(
     ("query", "type_", "found"),
     [
         ("URL", "URL", True),

@@ -58,6 +58,10 @@ _WITH_HOST: Final = frozenset(("http", "https", "ftp", "ftps"))
 _ABSOLUTE_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.+)", re.DOTALL)
 _BLANK: Final = re.compile(r"[\s\x00-\x1f\x7f]")
 _HOST: Final = re.compile("//[^/?#]")
+_WITHOUT_SCHEME: Final = re.compile(
+    r"(?://)?(?:[a-z0-9-]{1,63}\.)+[a-z][a-z0-9-]{1,62}(?::[0-9]+)?(?:[/?#][!-~]{,500})?", re.IGNORECASE
+)
+"""A host with a top-level domain and maybe a port and a path, in printable ASCII: what follows `https://` in a URL."""
 
 MAX_CACHED_TYPES: Final = 1_024
 """Comparisons of types that are remembered: installations have some dozen types, and compare them for every value."""
@@ -113,6 +117,8 @@ class UrlProblem(NamedTuple):
     """Whether it is invalid whatever the schemes are."""
     has_blank: bool = False
     """Whether it has a blank or a control character."""
+    meant: str = ""
+    """The URL that is probably meant, if only its scheme is missing; otherwise empty."""
 
 
 def find_url_problem(data: bytes, schemes: Collection[str] = URL_SCHEMES) -> UrlProblem | None:
@@ -124,6 +130,8 @@ def find_url_problem(data: bytes, schemes: Collection[str] = URL_SCHEMES) -> Url
     if _BLANK.search(text):
         return UrlProblem("contains a blank or a control character", is_malformed=True, has_blank=True)
     match = _ABSOLUTE_URL.fullmatch(text)
+    if (match is None or match[1].lower() not in schemes) and "https" in schemes and _WITHOUT_SCHEME.fullmatch(text):
+        return UrlProblem("is not an absolute URL", meant=f"https://{text.removeprefix('//')}")
     if match is None:
         return UrlProblem("is not an absolute URL")
     scheme, rest = match[1].lower(), match[2]

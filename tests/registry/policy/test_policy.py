@@ -340,6 +340,8 @@ def test_profile_refuses_what_is_not_a_url(profile: str, type_: str) -> None:
     assert malformed.advice == AdviceKind.ENCODE_BLANK()
     relative = only(policy.check_values([Value.text(1, type_, "notaurl"), right]))
     assert relative.advice == AdviceKind.USE_ABSOLUTE_URL()
+    host = only(policy.check_values([Value.text(1, type_, "example.org/a"), right]))
+    assert (host.key, host.advice) == ("url_schemes", AdviceKind.USE_URL(url="https://example.org/a"))
     assert policy.check_values([wrong], known=[replace(wrong, index=7)]) == [], (
         "what it had before is not checked again"
     )

@@ -581,6 +581,8 @@ def advise_url(problem: UrlProblem) -> Advice:
     """What to do about it."""
     if problem.has_blank:
         return AdviceKind.ENCODE_BLANK()
+    if problem.meant:
+        return AdviceKind.USE_URL(url=problem.meant)
     return AdviceKind.USE_OTHER_SCHEME() if problem.is_scheme else AdviceKind.USE_ABSOLUTE_URL()
 
 
