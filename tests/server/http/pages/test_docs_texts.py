@@ -17,7 +17,7 @@ from tests.server.http.contexts import harness
 from tests.server.http.v1 import openapi_document
 
 TEMPLATES: Final = sorted((SOURCES / "pages" / "templates").glob("docs*.html"))
-NAMES: Final = {"OpenAPI", "OpenAPI 3.1", "(application/json)", "pip install perseid"}
+NAMES: Final = {"OpenAPI", "OpenAPI 3.1", "(application/json)", "make wheel && pip install dist/perseid-*.whl"}
 """Words that are the same in every language."""
 
 
