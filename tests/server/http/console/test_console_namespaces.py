@@ -1,5 +1,6 @@
 """Namespaces in the console: create, change the policy after a preview, retire and remove; and types of values."""
 
+import re
 import tomllib
 from typing import Any
 
@@ -119,6 +120,19 @@ def test_invalid_rule_is_refused_and_kept_in_the_form(user: ConsoleUser, rule: s
     assert SCRIPT.encode() not in user.page.body
     user.get(PAGE)
     assert user.form("/policy").fields | {"csrf": fields["csrf"]} == fields, "nothing is saved"
+
+
+def test_groups_of_rules_show_their_settings_and_open_for_changes(user: ConsoleUser) -> None:
+    """Without a script: the groups are closed, except for those with a change that was refused."""
+    user.get(PAGE)
+    groups = re.findall(r'<details class="rules"( open)?><summary>(.*?)</summary>', user.page.body.decode())
+    assert len(groups) == 8
+    assert not any(is_open for is_open, _ in groups)
+    assert "Milliseconds ahead of the clock: <bdi>3600000</bdi>" in groups[1][1]
+    assert "Never ahead of the clock" not in groups[1][1], "what is off"
+    user.submit("/policy", **{"rule.max_ahead": "a day"})
+    groups = re.findall(r'<details class="rules"( open)?><summary>', user.page.body.decode())
+    assert [number for number, is_open in enumerate(groups) if is_open] == [1]
 
 
 def test_invalid_rule_is_refused_in_the_preview(user: ConsoleUser) -> None:

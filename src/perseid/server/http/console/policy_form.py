@@ -12,6 +12,7 @@ from perseid.client.errors import Refused
 from perseid.registry.policy.policy import DEFAULTS, KEYS, MAX_PURPOSE
 from perseid.registry.policy.text import InvalidPolicy, format_toml, parse
 from perseid.server.http.messages import Parameters
+from perseid.server.http.pages.links import to_visible
 from perseid.server.http.pages.texts import _
 
 YES: Final = "yes"
@@ -19,6 +20,9 @@ NO: Final = "no"
 
 SHORT: Final = 80
 """Characters of a text that fits into a field of one line."""
+
+MAX_SUMMARY: Final = 60
+"""Characters of a rule in the heading of its group."""
 
 
 class PolicyRule(NamedTuple):
@@ -65,6 +69,18 @@ class PolicyRule(NamedTuple):
     def limit(self) -> int | None:
         """The longest text, in characters."""
         return MAX_PURPOSE if self.name == "purpose" else None
+
+    @property
+    def is_edited(self) -> bool:
+        """Whether the form has another text than is stored."""
+        return self.text != self.current
+
+    @property
+    def summary(self) -> str:
+        """The stored rule in a few words; empty if it is off."""
+        if self.current == NO:
+            return ""
+        return to_visible(", ".join(self.describe(self.current).splitlines()), MAX_SUMMARY)
 
     def describe(self, text: str) -> str:
         """A text in the words of the page."""
