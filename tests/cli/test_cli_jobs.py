@@ -146,7 +146,13 @@ def test_undo_with_later_changes_is_refused_and_lists_them(here: Site) -> None:
 
 def test_dry_run_of_an_undo_shows_extent_and_conflicts(here: Site) -> None:
     job = json.loads(move(here, "--yes", "--json")[-1])["job"]
-    assert here.lines("undo last --dry-run") == [
+    done = here.ok("undo last --dry-run")
+    assert done.err == "… and 2 more\n"
+    lines = done.out.splitlines()
+    last = here.lines("find --url https://new.example/9")[0]
+    assert lines[6:9] == [last, "    - 1  URL  https://new.example/9", "    + 1  URL  http://old.example/9"]
+    assert len(lines) == 6 + 10 * 3
+    assert lines[:6] == [
         f"job        {job}",
         "action     rewrite http://old.example/* to https://new.example/*",
         "result     12 records will be restored: undo of rewrite http://old.example/* to https://new.example/*",
@@ -156,7 +162,7 @@ def test_dry_run_of_an_undo_shows_extent_and_conflicts(here: Site) -> None:
     ]
     name = here.lines("find --url https://new.example/3")[0]
     seq = here.ok(f"set {name} DESC=changed --json").json["seq"]
-    assert here.lines(f"jobs undo {job} --dry-run")[-1] == f"    {name}: changed later, in entry {seq}"
+    assert f"    {name}: changed later, in entry {seq}" in here.lines(f"jobs undo {job} --dry-run")
     plan = here.ok(f"undo {job} --dry-run --json").json
     assert (plan["total"], plan["possible"], plan["conflict_count"]) == (12, False, 1)
     assert count_by_host(here, "new.example") == 12
@@ -197,7 +203,22 @@ def test_undo_of_an_undo_says_that_it_does_the_job_again(here: Site) -> None:
     )
 
 
+def test_undo_of_a_reserve_leaves_the_identifiers_reserved(here: Site) -> None:
+    here.ok("mint 12345/r- --count 2 --reserve")
+    result = "2 identifiers stay reserved: undo of reserve 12345/r-"
+    assert f"result     {result}" in here.lines("undo last --dry-run")
+    done = here.ok("undo last --yes")
+    assert f"result   {result}" in done.out.splitlines()
+    listed = [json.loads(line) for line in here.lines("list 12345 --json")]
+    assert [each["state"] for each in listed if each["handle"].startswith("12345/r-")] == ["reserved"] * 2
+
+
 def test_undo_of_a_mint_leaves_tombstones(here: Site) -> None:
+    (name,) = here.lines("find --url http://old.example/11")
+    lines = here.lines("undo last --dry-run")
+    at = lines.index(f"{name}: published → tombstone")
+    assert "    - 1  URL  http://old.example/11" in lines[at : at + 4]
+    assert "created by a change that was undone" in lines[at + 1] + lines[at + 2]
     assert here.ok("undo last --dry-run --json").json["tombstones"] == 12
     assert here.ok("undo last --yes --json").json["done"] == 12
     states = {json.loads(line)["state"] for line in here.lines("list 12345 --json")}

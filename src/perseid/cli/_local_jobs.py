@@ -97,7 +97,7 @@ class LocalJobs:
         return self._to_response(runner.cancel(self.session.registry, job, self.session.identity))
 
     def preview_undo(self, job: str) -> UndoPlan:
-        """Return the extent of an undo and its conflicts."""
+        """Return the extent of an undo, a sample of its changes, and its conflicts."""
         preview = UndoPreview(self.session.registry, job, self.session.identity)
         while preview.advance():
             pass

@@ -17,7 +17,7 @@ from perseid.registry.jobs import undo as undo_job
 from perseid.registry.jobs.rewrite import Rewrite
 from perseid.registry.queries.find import Search
 from perseid.registry.results import Refused
-from perseid.schema.jobs import JobResponse, JobState, PlannedRecord, UndoPlan
+from perseid.schema.jobs import JobResponse, JobState, PlannedChange, PlannedRecord, UndoPlan
 from perseid.schema.queries import Selectors
 
 from ._advice import phrase_job, render_advice
@@ -153,7 +153,7 @@ def undo(
     ],
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the extent and the conflicts, but change nothing.")
+        bool, typer.Option("--dry-run", help="Show what would change, and the conflicts, but change nothing.")
     ] = False,
     yes: Yes = False,
     note: Note = "",
@@ -163,7 +163,8 @@ def undo(
 ) -> None:
     """Undo a job: a new entry for each record restores its earlier version.
 
-    Identifiers that the job created become tombstones, because they may be in use. Nothing is undone if later changes
+    Identifiers that the job created become tombstones, because they may be in use; reserved ones stay reserved, until
+    you delete them. Nothing is undone if later changes
     would be lost or data has been redacted; these records are listed. If the undo is interrupted, run the command again
     to resume it. An undo can be undone.
 
@@ -181,6 +182,8 @@ def undo(
             _print_undo_plan(plan, original, _describe_undo(plan, depth, root, is_done=False), json)
             return
         if not yes and plan.possible:
+            if not json:
+                _print_sample(plan)
             confirm(_describe_undo(plan, depth, root, is_done=False))
         if json:
             for each in plan.conflicts:
@@ -213,12 +216,14 @@ def _describe_undo(plan: UndoPlan, depth: int, root: JobResponse, *, is_done: bo
         again = "undone" if depth % 2 == 0 else "done"
         undone = "a redo" if depth % 2 == 0 else "an undo"
         return f"{pluralize(plan.total, 'record')}: undoes {undone}, so {_describe(root)} is {again} again"
-    restored, parts = plan.total - plan.tombstones, []
+    restored, parts = plan.total - plan.tombstones - plan.reserved, []
     if plan.tombstones:
         is_one = plan.tombstones == 1
         become = "became" if is_done else "becomes" if is_one else "become"
         new = pluralize(plan.tombstones, "new record")
         parts.append(f"{new} {become} {'a tombstone' if is_one else 'tombstones'}")
+    if plan.reserved:
+        parts.append(f"{pluralize(plan.reserved, 'identifier')} {'stays' if plan.reserved == 1 else 'stay'} reserved")
     if restored or not parts:
         be = "will be" if not is_done else "was" if restored == 1 else "were"
         parts.append(f"{pluralize(restored, 'record')} {be} restored")
@@ -233,6 +238,18 @@ def _print_undo_plan(plan: UndoPlan, original: JobResponse, result: str, json: b
     _print_summary({**about, "records": plan.total, "conflicts": plan.conflict_count, "changed": 0})
     for each in plan.conflicts:
         print_text(f"    {printable(each.handle)}: {each.reason}")
+    _print_sample(plan)
+
+
+def _print_sample(plan: UndoPlan) -> None:
+    """Print what would change in some records; reserved identifiers do not change."""
+    for each in plan.sample:
+        state = "" if each.new_state == each.state else f": {each.state} → {each.new_state}"
+        print_text(f"{printable(each.handle)}{state}")
+        print_changes(each.changes)
+    remaining = plan.total - plan.reserved - plan.conflict_count - len(plan.sample)
+    if plan.sample and remaining > 0:
+        print_message(f"… and {remaining:,} more")
 
 
 @register_command(app, "list")
@@ -319,8 +336,15 @@ def _print_summary(fields: dict[str, object]) -> None:
 def print_planned(planned: PlannedRecord) -> None:
     """Print the changes of a record, old and new."""
     print_text(printable(planned.handle))
-    for change in planned.changes:
+    print_changes(planned.changes)
+
+
+def print_changes(changes: Iterable[PlannedChange]) -> None:
+    """Print values before and after; an absent one has no line."""
+    for change in changes:
         for sign, data in (("-", change.old), ("+", change.new)):
+            if data.value == "":
+                continue
             value = value_from_json({"index": change.index, "type": change.type, "data": msgspec.to_builtins(data)})
             print_text(f"    {sign} {change.index}  {printable(change.type)}  {format_data(value)}")
 

@@ -119,7 +119,7 @@ class JobOperations:
 
     @operation("GET", f"{JOB_PATH}/undo", UndoPlan)
     def preview_undo(self, job: str) -> Input:
-        """Count the records of an undo and list its conflicts."""
+        """Count the records of an undo, with a sample of the changes, and list its conflicts."""
         return make_input(job=job)
 
     @operation("POST", f"{JOB_PATH}/undo", JobResponse, Repeat.WITH_KEY)

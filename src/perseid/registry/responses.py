@@ -425,4 +425,13 @@ def to_undo_plan(preview: UndoPreview) -> jobs.UndoPlan:
     """Convert the complete preview of an undo."""
     conflicts = [to_conflict(each) for each in preview.conflicts[: jobs.MAX_CONFLICTS]]
     count = preview.conflict_count
-    return jobs.UndoPlan(preview.original.id, preview.total, not count, count, conflicts, preview.tombstones)
+    return jobs.UndoPlan(
+        preview.original.id,
+        preview.total,
+        not count,
+        count,
+        conflicts,
+        preview.tombstones,
+        preview.reserved,
+        preview.sample,
+    )

@@ -3,6 +3,8 @@
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
+import msgspec
+
 from .common import Doc, IdentityText, NextCursor, Note, Paging, RequestBody, ResponseBody, Seq
 from .problems import Problem
 from .queries import FindQuery, Selectors
@@ -13,6 +15,9 @@ MAX_ADMINISTRATORS_SHOWN: Final = 20
 
 MAX_CONFLICTS: Final = 1_000
 """Most undo conflicts in a response; the total is always given."""
+
+MAX_UNDONE_SHOWN: Final = 10
+"""Records in the preview of an undo whose changes are shown."""
 
 
 class JobState(StrEnum):
@@ -126,6 +131,15 @@ class UndoConflictResponse(ResponseBody, frozen=True):
     reason: Annotated[str, Doc("The reason.", examples=["changed later, in entry 1234"])]
 
 
+class UndoneRecord(ResponseBody, frozen=True):
+    """What an undo would change in a record."""
+
+    handle: Annotated[str, Doc("The handle.", examples=["12345/x"])]
+    state: Annotated[str, Doc("The state now.", examples=["published"])]
+    new_state: Annotated[str, Doc("The state after the undo.", examples=["tombstone"])]
+    changes: Annotated[list[PlannedChange], Doc("The values that would change. An absent value is empty.")]
+
+
 class UndoPlan(ResponseBody, frozen=True, omit_defaults=False):
     """What an undo would change, and its conflicts."""
 
@@ -135,6 +149,11 @@ class UndoPlan(ResponseBody, frozen=True, omit_defaults=False):
     conflict_count: Annotated[int, Doc("Number of conflicts.")]
     conflicts: Annotated[list[UndoConflictResponse], Doc(f"The conflicts; at most {MAX_CONFLICTS:,}.")]
     tombstones: Annotated[int, Doc("Number of records that the job created, and that become tombstones.")] = 0
+    reserved: Annotated[int, Doc("Number of identifiers that the job reserved, and that stay reserved.")] = 0
+    sample: Annotated[
+        list[UndoneRecord],
+        Doc(f"Records that would change, latest first: at most {MAX_UNDONE_SHOWN}, of those that you can read."),
+    ] = msgspec.field(default_factory=list)
 
 
 # Transfers

@@ -117,6 +117,36 @@ def test_change_with_a_token_is_the_last_change_of_its_issuer(here: Registry) ->
     assert undo.UndoPreview(here, "last", other).original.id == job, "a token sees what was done with it only"
 
 
+# What is shown before
+
+
+def preview(registry: Registry, job: str, identity: Identity) -> undo.UndoPreview:
+    """Return the complete preview of an undo."""
+    found = undo.UndoPreview(registry, job, identity)
+    while found.advance():
+        pass
+    return found
+
+
+def test_preview_shows_what_changes_back(here: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(undo, "MAX_UNDONE_SHOWN", 5)
+    found = preview(here, run_rewrite(here, ANN), ANN)
+    assert (found.total, len(found.sample), found.reserved) == (7, 5, 0)
+    first = found.sample[0]
+    number = first.handle.rpartition("/")[2]
+    (change,) = first.changes
+    assert (change.old.value, change.new.value) == (f"https://new.example/{number}", f"http://old.example/{number}")
+    assert (first.state, first.new_state) == ("published", "published")
+
+
+def test_preview_shows_no_values_without_access_to_private_ones(here: Registry) -> None:
+    """An earlier version has values that the public no longer sees: they require `read`."""
+    token = shown(here, ANN, SCOPES)
+    job = run_rewrite(here, token)
+    assert (preview(here, job, token).total, preview(here, job, token).sample) == (7, [])
+    assert len(preview(here, job, ANN).sample) == 7
+
+
 # Conflict details
 
 

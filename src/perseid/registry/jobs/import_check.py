@@ -31,7 +31,7 @@ from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
 from perseid.records.record import Value
 from perseid.records.types import URL, has_type
-from perseid.registry.access.permissions import Differences, display_name
+from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import Advice, AdviceKind, advise_row, describe_advice, to_sentence
 from perseid.registry.commands.minting import MintPlan, RetryLater
 from perseid.registry.context import MAX_WARNINGS, Context
@@ -41,11 +41,12 @@ from perseid.registry.registry import Registry
 from perseid.registry.results import InvalidTimestamp, Refused
 from perseid.registry.snapshot import Rules, Snapshot
 from perseid.schema.imports import ImportRow, ImportState, RowOperation, RowOptions, RowOutcome, RowProblem
-from perseid.schema.jobs import PlannedChange, PlannedRecord
+from perseid.schema.jobs import PlannedRecord
 from perseid.schema.problems import slug_of_code
-from perseid.schema.records import Data, dump_values
+from perseid.schema.records import Data
 from perseid.wire.codes import ResponseCode
 
+from .differences import plan_changes
 from .import_rows import InvalidCell, InvalidDate, InvalidState, RowPlan, build_mint, decide_row, normalize_handle
 from .runner import Chunk
 from .spool import SpooledImport
@@ -391,13 +392,7 @@ class ImportCheck:
         if self.changed > MAX_CHANGES:
             return
         stored = context.snapshot.stored(Handle.parse_lenient(draft.handle))
-        differences = Differences.between(stored.values, draft.values)
-        pairs: list[tuple[Value | None, Value | None]] = [
-            *differences.modified,
-            *[(None, value) for value in differences.added],
-            *[(value, None) for value in differences.removed],
-        ]
-        planned = PlannedRecord(draft.handle, [_to_planned(old, new) for old, new in pairs], [])
+        planned = PlannedRecord(draft.handle, plan_changes(stored.values, draft.values), [])
         self._changes.write(msgspec.json.encode(planned) + b"\n")
 
     # Problems
@@ -490,14 +485,6 @@ def _to_text(data: str | Data) -> str:
     """Return data as the file has it, approximately."""
     value = data if isinstance(data, str) else data.value
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-def _to_planned(old: Value | None, new: Value | None) -> PlannedChange:
-    value = new or old
-    assert value is not None  # noqa: S101 - one of both exists
-    empty = Data("string", "")
-    before, after = [empty if each is None else dump_values([each])[0].data for each in (old, new)]
-    return PlannedChange(value.index, value.type, before, after)
 
 
 def _shorten(text: str) -> str:

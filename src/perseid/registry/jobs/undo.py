@@ -39,13 +39,16 @@ from perseid.registry.commands.lifecycle import Tombstone
 from perseid.registry.context import Context
 from perseid.registry.identity import Identity
 from perseid.registry.queries.history import SEE_ALL
+from perseid.registry.queries.paging import PageBudget, values_size
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused, StateConflict
 from perseid.registry.snapshot import Snapshot, StoredRecord
+from perseid.schema.jobs import MAX_UNDONE_SHOWN, UndoneRecord
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import OpCode, ResponseCode
 
 from . import runner
+from .differences import plan_changes
 from .runner import JobRun
 
 KIND: Final = "undo"
@@ -116,13 +119,18 @@ class UndoPreview:
         """How many of them have a conflict."""
         self.tombstones = 0
         """How many of them become tombstones: the job created them."""
+        self.reserved = 0
+        """How many of them stay reserved: the job reserved them."""
+        self.sample: list[UndoneRecord] = []
+        """What would change in some of them, as far as the caller can read it."""
+        self._page = PageBudget(MAX_UNDONE_SHOWN)
         self.conflicts: list[Conflict] = []
 
     def advance(self) -> bool:
         """Examine `CHUNK_SIZE` more entries; return whether some are left."""
         entries = (*self._next, *islice(self._remaining, runner.CHUNK_SIZE - len(self._next)))
         with self._registry.snapshot() as snapshot:
-            chunk = runner.Chunk(Context(snapshot, self._identity, "read", self._registry.now()))
+            chunk = runner.Chunk(Context(snapshot, self._identity, "read", self._registry.now(), quiet=True))
             chunk.take(entries, lambda seq: self._check_change(chunk.context, seq))
         self._next = entries[chunk.processed :]
         return len(entries) == runner.CHUNK_SIZE or bool(self._next)
@@ -135,6 +143,8 @@ class UndoPreview:
         conflict = change.conflict
         if conflict is None and not change.is_undone:
             conflict = _find_other_place(context.snapshot, change.entry)
+        if conflict is None and not self._page.is_full:
+            self._show_change(context, change)
         if conflict is not None:
             if self._max_conflicts is None or len(self.conflicts) < self._max_conflicts:
                 self.conflicts.append(_redact_conflict(context, conflict))
@@ -144,7 +154,24 @@ class UndoPreview:
         if now is not None and not change.entry.handle.startswith(LOCAL):
             ends = (State.TOMBSTONE,) if change.is_undone else (State.NORMAL, State.UNPUBLISHED)
             self.tombstones += change.created_handle and now.state in ends
+            self.reserved += change.created_handle and now.state is State.RESERVED
         return ()
+
+    def _show_change(self, context: Context, change: "_Change") -> None:
+        """Add what reverting a change does to the sample, unless the caller cannot do or read it."""
+        if change.is_undone or change.entry.handle.startswith(LOCAL):
+            return
+        stored = context.snapshot.stored(Handle.parse_lenient(change.entry.handle))
+        if not context.is_allowed(permissions.read(stored.handle)):
+            return
+        try:
+            drafts = _revert(context, change)
+        except Refused:  # tells the caller why when the undo starts
+            return
+        for draft in drafts:
+            if self._page.take(values_size((*stored.values, *draft.values))):
+                changes = plan_changes(stored.values, draft.values)
+                self.sample.append(UndoneRecord(draft.handle, stored.state.label, draft.state.label, changes))
 
     def start(self, interface: str, note: str = "") -> Job:
         """Start the undo, or continue the one already started; `JobRun` executes it. Raises `Refused`.
@@ -341,46 +368,51 @@ class _UndoWork:
         conflict = change.conflict or _find_other_place(context.snapshot, change.entry)
         if conflict is not None:
             raise UndoConflict(self.original_id, [_redact_conflict(context, conflict)])
-        if change.entry.handle.startswith(LOCAL):
-            return _revert_hosting(context, change)
-        return self._inverse(context, context.snapshot.stored(Handle.parse_lenient(change.entry.handle)), change)
+        return _revert(context, change)
 
-    def _inverse(self, context: Context, stored: StoredRecord, change: _Change) -> tuple[Draft, ...]:
-        """Return the entry that reverts a change; none if there is nothing to revert."""
-        if change.created_handle:
-            if stored.state in (State.RESERVED, State.TOMBSTONE, State.ABSENT):
-                return ()
-            return Tombstone(stored.handle, UNDONE_REASON).decide(context).drafts
-        before = change.before
-        assert before is not None  # noqa: S101 - otherwise the job created the handle
-        values_before = before.record()
-        differences = Differences.between(stored.values, values_before)
-        if stored.state is before.state and not (differences.added or differences.removed or differences.modified):
+
+def _revert(context: Context, change: _Change) -> tuple[Draft, ...]:
+    """Return the entry that reverts a change; none if there is nothing to revert."""
+    if change.entry.handle.startswith(LOCAL):
+        return _revert_hosting(context, change)
+    return _revert_record(context, context.snapshot.stored(Handle.parse_lenient(change.entry.handle)), change)
+
+
+def _revert_record(context: Context, stored: StoredRecord, change: _Change) -> tuple[Draft, ...]:
+    if change.created_handle:
+        if stored.state in (State.RESERVED, State.TOMBSTONE, State.ABSENT):
             return ()
-        for old, new in differences.modified:
-            decision = authorize_write(context.identity, stored.handle, old, new)
-            if not decision.allowed:
-                raise Refused.from_decision(decision)
-        needed = differences.permissions | _state_permissions(stored.state, before.state)
-        if not stored.exists:
-            context.require(permissions.create(stored.handle))
-        else:  # a token needs its scopes even where no permission is needed
-            needs = ((HasPermissions(needed, str(stored.handle)),),) if needed else ()
-            required_scope = RequiredScope.of(
-                stored.handle, *differences.scopes, *_state_scopes(stored.state, before.state)
-            )
-            action = f"undo the change of {display_name(stored.handle)}"
-            context.require(Requirement(action, needs, public=not needed, required_scope=required_scope))
-        values = compose(
-            context,
-            stored,
-            values_before,
-            whole=True,  # keeps the metadata that a policy has required since
-            creates=not stored.exists,
-            state=before.state,
-            restored=values_before,
+        return Tombstone(stored.handle, UNDONE_REASON).decide(context).drafts
+    before = change.before
+    assert before is not None  # noqa: S101 - otherwise the job created the handle
+    values_before = before.record()
+    differences = Differences.between(stored.values, values_before)
+    if stored.state is before.state and not (differences.added or differences.removed or differences.modified):
+        return ()
+    for old, new in differences.modified:
+        decision = authorize_write(context.identity, stored.handle, old, new)
+        if not decision.allowed:
+            raise Refused.from_decision(decision)
+    needed = differences.permissions | _state_permissions(stored.state, before.state)
+    if not stored.exists:
+        context.require(permissions.create(stored.handle))
+    else:  # a token needs its scopes even where no permission is needed
+        needs = ((HasPermissions(needed, str(stored.handle)),),) if needed else ()
+        required_scope = RequiredScope.of(
+            stored.handle, *differences.scopes, *_state_scopes(stored.state, before.state)
         )
-        return (context.draft(stored, _inverse_action(stored.state, before.state), values, before.state),)
+        action = f"undo the change of {display_name(stored.handle)}"
+        context.require(Requirement(action, needs, public=not needed, required_scope=required_scope))
+    values = compose(
+        context,
+        stored,
+        values_before,
+        whole=True,  # keeps the metadata that a policy has required since
+        creates=not stored.exists,
+        state=before.state,
+        restored=values_before,
+    )
+    return (context.draft(stored, _inverse_action(stored.state, before.state), values, before.state),)
 
 
 def _find_other_place(snapshot: Snapshot, entry: Entry) -> Conflict | None:

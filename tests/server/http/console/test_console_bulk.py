@@ -91,7 +91,9 @@ def test_file_is_checked_and_imported_and_undone(user: ConsoleUser, server: Harn
     assert f"Job {job} import: rows.csv" in user.text
     user.get(f"/console/jobs/{job}/undo")
     assert f"Undo job {job} import: rows.csv" in user.text
-    assert "The undo changes 2 records. Records that the job created get a tombstone." in user.text
+    assert "2 records that the job created become tombstones, because somebody may use their identifiers." in user.text
+    assert "12345/row-2 public → tombstone" in user.text
+    assert "https://two.example/" in user.text, "what the record loses"
     user.submit("/undo")
     assert url_of(server, "12345/row-2") is None
     undo = user.path.rpartition("/")[2].partition("?")[0]
@@ -289,7 +291,8 @@ def test_links_are_changed_after_a_preview(user: ConsoleUser, server: Harness) -
     assert url_of(server, "12345/old-2") == "https://new.example/2"
     job = user.path.rpartition("/")[2].partition("?")[0]
     user.get(f"/console/jobs/{job}/undo")
-    assert "The undo changes 3 records. You can undo this as well." in user.text
+    assert "3 records return to their earlier versions. You can undo this as well." in user.text
+    assert "12345/old-0 https://new.example/0 https://old.example/0" in user.text, "before and after the undo"
     user.get("/console/jobs")
     assert "change links https://old.example/* → https://new.example/* done 3 / 3" in user.text
 

@@ -381,6 +381,7 @@ def test_undo_reverts_a_job_and_can_be_undone(server: Harness) -> None:
     told = got(send(server, "POST", "/rewrites", ORDER, headers=basic()), 202)
     where = f"/jobs/{told['job']}"
     plan = got(send(server, "GET", f"{where}/undo", headers=basic()))
+    sample = plan.pop("sample")
     assert plan == {
         "job": told["job"],
         "total": 10,
@@ -388,7 +389,19 @@ def test_undo_reverts_a_job_and_can_be_undone(server: Harness) -> None:
         "conflict_count": 0,
         "conflicts": [],
         "tombstones": 0,
+        "reserved": 0,
     }
+    assert [(each["handle"], each["state"], each["new_state"]) for each in sample] == [
+        (name, "published", "published") for name in reversed(names)
+    ]
+    assert sample[0]["changes"] == [
+        {
+            "index": 1,
+            "type": "URL",
+            "old": {"format": "string", "value": f"https://new.example/x/{names[-1]}"},
+            "new": {"format": "string", "value": f"http://old.example/{names[-1]}"},
+        }
+    ]
     undone = got(send(server, "POST", f"{where}/undo", {"note": "a mistake"}, headers=basic()), 202)
     assert (undone["kind"], undone["state"], undone["done"], undone["note"]) == ("undo", "done", 10, "a mistake")
     assert leads(server, *names) == [f"http://old.example/{name}" for name in names]

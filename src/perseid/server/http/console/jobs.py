@@ -131,6 +131,7 @@ async def preview_undo(console: ConsoleRequest) -> Response:
         job=job,
         about=await _describe_with_undone(console, job),
         plan=plan,
+        changes=plan.total - plan.reserved,
         is_redo=bool(undone),
     )
 

@@ -54,7 +54,7 @@ from .advice import (
     get_words,
 )
 from .routing import Match, link
-from .values import mask
+from .values import to_text
 
 R = TypeVar("R")
 
@@ -98,7 +98,7 @@ def get_environment() -> Environment:
     environment.filters["note"] = render_note
     environment.filters["about_type"] = explain_type
     environment.filters["word"] = lambda text: get_words().get(str(text), str(text))
-    environment.filters["secret"] = lambda text, type_: mask(type_, text)
+    environment.filters["data_text"] = lambda data, type_: to_text(type_, data)
     environment.filters["day"] = lambda text: text[:10] if _DAY.match(text) else ""
     environment.filters["iso"] = lambda seconds: to_iso(int(seconds))
     return environment

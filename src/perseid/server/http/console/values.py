@@ -70,15 +70,27 @@ def mask(type_: str, text: str) -> str:
     return SECRET if has_type(type_, HS_SECKEY) else text
 
 
+def to_text(type_: str, data: Data) -> str:
+    """The data of a value in the natural form of its type; secrets are masked."""
+    try:
+        value = value_from_json({"index": 1, "type": type_, "data": msgspec.to_builtins(data)})
+        text = data_to_text(value)
+    except RecordProblem:
+        text = str(data.value)
+    return mask(type_, text)
+
+
 def to_row(value: ValueResponse) -> Row:
     """Convert a value to a row; its data has the natural form of its type."""
-    try:
-        text = data_to_text(value_from_json(msgspec.to_builtins(value)))
-    except RecordProblem:
-        text = str(value.data.value)
     timestamp = str(value.timestamp or "")
-    text = mask(value.type, text)
-    return Row(str(value.index), value.type, text, value.permissions, str(value.ttl), timestamp=timestamp)
+    return Row(
+        str(value.index),
+        value.type,
+        to_text(value.type, value.data),
+        value.permissions,
+        str(value.ttl),
+        timestamp=timestamp,
+    )
 
 
 def to_rows(values: Iterable[ValueResponse]) -> list[Row]:

@@ -239,7 +239,7 @@ async def cancel_job(call: ApiCall) -> Reply[JobResponse]:
 
 @JOBS.add("GET", "/jobs/{job}/undo", "Preview an undo", problems=(401, 404, 409, 422), parameters=_UNDO_PARAMETERS)
 async def preview_undo(call: ApiCall) -> Reply[UndoPlan]:
-    """Count the records of an undo and list its conflicts. Nothing is changed.
+    """Count the records of an undo, show what would change in some of them, and list its conflicts. Nothing is changed.
 
     An undo never discards later changes or restores redacted data: with any conflict, nothing is undone.
     """
