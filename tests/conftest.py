@@ -1,4 +1,5 @@
-"""What holds for all tests: how far hypothesis looks, what runs first, and what is not looked through for garbage.
+"""What holds for all tests: how far hypothesis looks, what runs first, where files are, and what is not looked through
+for garbage.
 
 Hypothesis is set up here and nowhere else, for whichever of several profiles was loaded last would hold for all. There
 are no deadlines, because no test asserts how long something takes. `EXAMPLES=1000 make test` looks further than the run
@@ -7,6 +8,8 @@ that everybody waits for.
 
 import gc
 import os
+import shutil
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import Final
@@ -77,6 +80,12 @@ LONGEST: Final = (
 )
 """The files that take longest, in this order. So nobody is left waiting for one at the end."""
 
+MEMORY: Final = Path("/dev/shm")
+"""A file system in memory."""
+
+MEMORY_BYTES: Final = 6 << 30
+"""What must be free there: several times what all tests write."""
+
 _HERE: Final = Path(__file__).resolve().parent
 
 settings.register_profile("perseid", deadline=None, max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
@@ -86,6 +95,30 @@ settings.load_profile("perseid")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--quick`, which `make quick` uses."""
     parser.addoption("--quick", action="store_true", help="leave out the files that take longest")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the files of parallel tests in memory, if there is enough.
+
+    There, too, what a process has written outlives it. Only the end of the machine would make a difference, and on a
+    disk everybody waits for everybody's `fsync`.
+    """
+    if config.getoption("dist", "no") != "no" and config.option.basetemp is None and _has_memory():
+        folder = tempfile.mkdtemp(prefix="tests-", dir=MEMORY)
+        config.option.basetemp = folder
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+def _has_memory() -> bool:
+    """Whether tests can write and execute files there; in containers it is often small."""
+    try:
+        status = os.statvfs(MEMORY)
+        available = Path("/proc/meminfo").read_text().partition("MemAvailable:")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    free = min(status.f_bavail * status.f_frsize, int(available) * 1024)
+    return free >= MEMORY_BYTES and not status.f_flag & os.ST_NOEXEC and os.access(MEMORY, os.W_OK)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

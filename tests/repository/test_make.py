@@ -5,11 +5,14 @@ import re
 import shutil
 import stat
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from tests import conftest
 from tests.conftest import LONGEST
 
 if TYPE_CHECKING:
@@ -254,3 +257,28 @@ def test_programs_are_executable(root: Path, program: str) -> None:
 def test_files_that_start_first_exist(root: Path) -> None:
     assert [name for name in LONGEST if not (root / "tests" / name).is_file()] == []
     assert len(set(LONGEST)) == len(LONGEST)
+
+
+def test_files_of_parallel_tests_are_in_memory_if_there_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cleanups: list[Callable[[], None]] = []
+
+    def basetemp(dist: str, chosen: str | None = None) -> str | None:
+        option = SimpleNamespace(basetemp=chosen)
+        config = SimpleNamespace(option=option, getoption=lambda *_: dist, add_cleanup=cleanups.append)
+        conftest.pytest_configure(cast("pytest.Config", config))
+        assert isinstance(option.basetemp, str | None)
+        return option.basetemp
+
+    monkeypatch.setattr(conftest, "MEMORY", tmp_path)
+    monkeypatch.setattr(conftest, "MEMORY_BYTES", 0)
+    assert (basetemp("no"), basetemp("loadfile", "elsewhere")) == (None, "elsewhere")
+    folder = basetemp("loadfile")
+    assert folder is not None
+    assert list(tmp_path.iterdir()) == [Path(folder)]
+    for cleanup in cleanups:
+        cleanup()
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(conftest, "MEMORY_BYTES", 1 << 62)
+    assert basetemp("loadfile") is None
