@@ -20,12 +20,12 @@ import pytest
 from perseid.ledger.errors import TooBusy
 from perseid.ledger.log.entry import State
 from perseid.ledger.log.requests import Outcome, Request, StateChange
-from perseid.ledger.store.jobs import Job, JobSteps
+from perseid.ledger.store.jobs import Job, JobSteps, load_steps
 from perseid.names.handle import Handle
-from perseid.records.record import Value
+from perseid.records.record import PRIVATE_PERMISSIONS, Value
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.namespaces import SetPolicy
-from perseid.registry.commands.records import Create, Delete, Modify
+from perseid.registry.commands.records import Create, CreateRecord, Delete, Modify, PartialValue
 from perseid.registry.context import Context, Plan
 from perseid.registry.identity import Identity
 from perseid.registry.jobs import import_check, import_job, runner, undo
@@ -398,6 +398,83 @@ def test_row_that_somebody_else_has_taken_stops_the_job_resumably(registry: Regi
     assert taken.seq
     with registry.snapshot() as snapshot:
         assert snapshot.stored(handle("12345/4")).entry is None
+
+
+def refuse_to_decide(*_: object) -> None:
+    raise AssertionError("decided again")
+
+
+def test_new_records_are_decided_once(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job uses the decisions of the check, with its own time, and its entries are those of single changes."""
+    values = (ValueInput("URL", "https://a.example/"), ValueInput("TITLE", "Ä", 7, permissions="1100"))
+    rows = [row(2, "12345/X", values=values, columns=()), row(3, "12345/y", values=values, state="unpublished")]
+    monkeypatch.setattr(Registry, "now", lambda _: 1_800_000_000)
+    spooled = check(registry, rows, ANN)
+    monkeypatch.setattr(Registry, "now", lambda _: 1_800_000_999)
+    with monkeypatch.context() as patch:
+        patch.setattr(import_job, "decide_row", refuse_to_decide)
+        run(registry, spooled, ANN)
+    partial = (PartialValue("URL", b"https://a.example/"), PartialValue("TITLE", "Ä".encode(), 7, PRIVATE_PERMISSIONS))
+    for name, published in (("X", True), ("y", False)):
+        registry.do(CreateRecord(handle(f"12345/{name}2"), partial, published=published), ANN, "cli")
+        with registry.snapshot() as snapshot:
+            one, other = [snapshot.stored(handle(f"12345/{name}{suffix}")) for suffix in ("", "2")]
+        assert one.values == other.values
+        assert {value.timestamp for value in one.values} == {1_800_000_999}
+        assert (one.state, str(one.handle)) == (other.state, f"12345/{name}")
+
+
+def test_large_records_take_several_steps(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "CHUNK_BYTES", 2_000)
+    spooled = check(
+        registry, [row(number, f"12345/{number}", f"https://a.example/{'a' * 900}") for number in range(1, 10)]
+    )
+    monkeypatch.setattr(import_job, "decide_row", refuse_to_decide)
+    job = run(registry, spooled)
+    assert [count for _, count in load_steps(registry.ledger.log, job.id)] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("change", ["policy", "permission", "identity", "damage"])
+def test_decisions_of_the_check_are_not_used_after_a_change(registry: Registry, change: str) -> None:
+    spooled = check(registry, [row(2, "12345/x", "ftp://a.example/")], ANN)
+    by, problem = ANN, ""
+    if change == "policy":
+        policy = replace(PROFILES["free"], url_schemes=("https",), profile="own")
+        registry.do(SetPolicy("12345", policy), OPERATOR, "cli")
+        problem = "has the scheme ftp"
+    elif change == "permission":
+        registry.do(Modify(handle("0.NA/12345"), (admin(100, str(EVE)),)), OPERATOR, "cli")
+        problem = "ADD_HANDLE"
+    elif change == "identity":
+        by, problem = EVE, "ADD_HANDLE"
+    else:
+        spooled.update(basis={**spooled.record.basis, "00": "00"})
+    job = import_job.start(registry, spooled, by, "cli")
+    if problem:
+        with pytest.raises(Refused, match=problem):
+            [*run_pieces(registry, job, by)]
+    else:
+        [*run_pieces(registry, job, by)]
+    assert (get_url(registry, "12345/x") is None) == bool(problem)
+
+
+def test_records_with_a_date_of_creation_get_that_of_the_job(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.do(
+        SetPolicy("12345", replace(PROFILES["free"], authority=True, default_creator="0.NA/12345", profile="own")),
+        OPERATOR,
+        "cli",
+    )
+    name, values = "12345/x", (ValueInput("URL", "https://a.example/"),)
+    monkeypatch.setattr(Registry, "now", lambda _: 1_800_000_000)
+    spooled = check(registry, [row(2, name, values=values, columns=())])
+    assert problems(spooled) == []
+    monkeypatch.setattr(Registry, "now", lambda _: 1_900_000_000)
+    run(registry, spooled)
+    with registry.snapshot() as snapshot:
+        texts = [value.data.decode("utf-8", "replace") for value in snapshot.stored(handle(name)).values]
+    assert any("2030-03" in text for text in texts)
 
 
 def mint_row(line: int, url: str = "https://example.org/") -> ImportRow:

@@ -430,6 +430,13 @@ class Draft:
         """The record's key."""
         return record_key(self.handle, exact=self.exact)
 
+    @property
+    def size(self) -> int:
+        """The bytes of the values, of their data if they are not encoded yet."""
+        if self._contents is not None:
+            return sum(map(len, self._contents))
+        return sum([len(value.data) for value in self.values])
+
     def contents(self) -> list[bytes]:
         """Encode the values."""
         return [value.to_bytes() for value in self.values] if self._contents is None else self._contents

@@ -13,7 +13,7 @@ import mmap
 import os
 import secrets
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -47,6 +47,7 @@ from perseid.schema.records import Data
 from perseid.wire.codes import ResponseCode
 
 from .differences import plan_changes
+from .import_decisions import Basis, SpooledRow, can_keep
 from .import_rows import InvalidCell, InvalidDate, InvalidState, RowPlan, build_mint, decide_row, normalize_handle
 from .runner import Chunk
 from .spool import SpooledImport
@@ -231,6 +232,7 @@ class ImportCheck:
         """Whether a row is refused because its record exists, or is a tombstone."""
         self._size = self._position = 0  # of the file of valid rows, and of its last row
         self._mint_plan: tuple[tuple[str, str], MintPlan] | None = None
+        self._basis = Basis()
 
     def advance(self) -> bool:
         """Check some more rows; return whether there may be more. Raises what the reader raises."""
@@ -251,7 +253,9 @@ class ImportCheck:
             rows = "1 row has no URL: line" if count == 1 else f"{count:,} rows have no URL: lines"
             self.warnings.insert(0, f"{rows} {lines}")
         is_ready = self.valid > 0 and (not self.invalid or self._spooled.record.skip_invalid)
-        self.save(state=ImportState.READY if is_ready else ImportState.INVALID, **describe_advice(advice))
+        basis = self._basis.describe(self._identity, self._interface, self._registry.rules)
+        state = ImportState.READY if is_ready else ImportState.INVALID
+        self.save(state=state, basis=basis, **describe_advice(advice))
 
     def save(self, **fields: object) -> None:
         """Store how far the check has come."""
@@ -299,31 +303,38 @@ class ImportCheck:
             self._reject(row)
             return ()
         self._check_order(row)
-        plan = RowPlan(RowOutcome.UNCHANGED)
+        plan, keys = RowPlan(RowOutcome.UNCHANGED), list[bytes]()
         try:
             row = normalize_handle(row, context.snapshot.rules)
             plan = decide_row(context, row, self._options)
-            problem = self._find_duplicate(context, row, plan.drafts)
+            keys = [draft.key for draft in plan.drafts]
+            problem = self._find_duplicate(context, row, keys) if overlay.is_dependent else None
             if problem is None and plan.drafts and context.warnings:  # an invalid URL is one of them
                 problem = self._find_invalid_url(context, row, plan.drafts[0])
         except InvalidName as error:
             problem = self._to_problem(context, row, error)
         except Refused as error:
-            problem = self._find_duplicate(context, row, ()) or self._to_problem(context, row, error)
+            problem = self._find_duplicate(context, row, keys) or self._to_problem(context, row, error)
         if problem is not None:
+            self._basis.add(overlay.take_read())
             context.warnings.clear()
             self._reject(problem)
             return ()
         self._take_warnings(context, row)
         if plan.outcome is RowOutcome.UPDATED and row.operation is RowOperation.CREATE:
             self._note_change(context, plan.drafts[0])
+        is_new = plan.outcome is RowOutcome.CREATED and overlay.seen[keys[0]] is None
+        self._basis.add(overlay.take_read(keys))
+        if is_new and not overlay.is_dependent and can_keep(context, plan.drafts[0], self._options):
+            row = SpooledRow.of(row, plan.drafts[0])
         self._accept(row, plan.outcome)
-        for draft in plan.drafts:
-            key = draft.key
+        for key, draft in zip(keys, plan.drafts, strict=True):
             self._earlier.add(key, self._position, draft)
             overlay.forget(key)
-        if not plan.drafts and row.operation is RowOperation.CREATE:  # another row with the handle is a duplicate
-            self._earlier.add(context.snapshot.stored(Handle.parse_lenient(row.handle)).key, self._position)
+        if not keys and row.operation is RowOperation.CREATE:  # another row with the handle is a duplicate
+            key = context.snapshot.stored(Handle.parse_lenient(row.handle)).key
+            self._earlier.add(key, self._position)
+            overlay.forget(key)
         return ()
 
     def _check_mint(self, context: Context, rows: list[ImportRow]) -> None:
@@ -397,11 +408,11 @@ class ImportCheck:
 
     # Problems
 
-    def _find_duplicate(self, context: Context, row: ImportRow, drafts: tuple[Draft, ...]) -> RowProblem | None:
+    def _find_duplicate(self, context: Context, row: ImportRow, keys: list[bytes]) -> RowProblem | None:
         """Find the problem of a row that creates a handle which an earlier row has."""
         if row.operation is not RowOperation.CREATE:
             return None
-        key = drafts[0].key if drafts else context.snapshot.stored(Handle.parse_lenient(row.handle)).key
+        key = keys[0] if keys else context.snapshot.stored(Handle.parse_lenient(row.handle)).key
         other = self._earlier.find(key)
         if other is None or other.operation is RowOperation.DELETE:
             return None
@@ -558,16 +569,31 @@ class _Overlay(Snapshot):
         self._earlier = earlier
         self.context: Context | None = None
         """The context in which rows are decided again."""
+        self.is_dependent = False
+        """Whether anything that was read depends on rows."""
+        self._read: list[bytes] = []
 
     def entry(self, key: bytes, *, new: bool = False) -> Entry | None:
         if key in self._entries:
             return self._entries[key]
         recent = self._earlier.recent.get(key)
         self._entries[key] = recent or super().entry(key, new=new)
-        if recent is None:
-            for row in self._earlier.rows(key):
-                self._apply(key, row)
+        rows = self._earlier.rows(key) if recent is None else ()
+        for row in rows:
+            self._apply(key, row)
+        self._read.append(key)
+        self.is_dependent |= bool(rows) or recent is not None
         return self._entries[key]
+
+    def take_read(self, changed: Collection[bytes] = ()) -> list[tuple[bytes, Entry | None]]:
+        """Return what was read since the last call, except for records that are changed now.
+
+        It is complete only while nothing depends on rows.
+        """
+        read, self._read = self._read, []
+        if self.is_dependent or read == changed:
+            return []
+        return [(key, self._entries[key]) for key in read if key not in changed]
 
     def forget(self, key: bytes) -> None:
         """Look a record up again: a row has changed it."""

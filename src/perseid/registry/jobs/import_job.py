@@ -37,6 +37,7 @@ from perseid.schema.imports import ImportRow, ImportState, RowOperation, RowOpti
 from perseid.wire.codes import ResponseCode
 
 from . import runner
+from .import_decisions import SpooledRow, apply_decision, is_unchanged
 from .import_rows import build_mint, decide_row
 from .runner import DeferToNextChunk, JobRun
 from .spool import Spool, SpooledImport
@@ -47,7 +48,7 @@ ROWS_PER_STEP: Final = 500
 """Rows of one commit: twice as many as other jobs change, because a new record costs less than a changed one."""
 
 _LINE: Final = re.compile(r"import [0-9a-z]+, line ([0-9]+)(?:: |\Z)")
-_decode_row = msgspec.json.Decoder(ImportRow).decode
+_decode_row = msgspec.json.Decoder(SpooledRow).decode
 
 
 class _Line(msgspec.Struct):
@@ -233,7 +234,7 @@ class _ImportWork:
     job: Job
     options: RowOptions
 
-    def pages(self, run: JobRun) -> Iterator[list[ImportRow]]:
+    def pages(self, run: JobRun) -> Iterator[list[SpooledRow]]:
         """Read the rows that are left; rows to mint are never on one page with others."""
         with run.registry.snapshot() as snapshot:
             position = find_position(snapshot.reader, run.steps)
@@ -243,18 +244,26 @@ class _ImportWork:
                 for _, rows in groupby(page, _mint_key):
                     yield [*rows]
 
-    def step(self, known: JobSteps, items: Sequence[ImportRow], since: int | None) -> "ImportStep":
+    def step(self, known: JobSteps, items: Sequence[SpooledRow], since: int | None) -> "ImportStep":
         """Return the command that applies the next rows."""
         return ImportStep(self, self.job, known, items, since)
 
-    def decider(self, context: Context, steps: JobSteps) -> Callable[[ImportRow], tuple[Draft, ...]]:
+    def decider(self, context: Context, steps: JobSteps) -> Callable[[SpooledRow], tuple[Draft, ...]]:
         position = find_position(context.snapshot.reader, steps)
         changed: set[bytes] = set()
+        if is_decided := is_unchanged(self.spooled.record.basis, context):
+            context.reasons.append("decided when the file was checked")
 
-        def decide(row: ImportRow) -> tuple[Draft, ...]:
+        def decide(row: SpooledRow) -> tuple[Draft, ...]:
             """Return the entries of a row; one that depends on an earlier row of the same step is left for the next."""
             if row.line <= position:
                 return ()
+            note = _with_line(context.note, row.line)
+            if is_decided and row.decision is not None:
+                draft = apply_decision(context, row.decision, note)
+                if draft is not None and draft.key not in changed:
+                    changed.add(draft.key)
+                    return (draft,)
             try:
                 drafts = decide_row(context, row, self.options).drafts
             except (Refused, InvalidName) as problem:
@@ -265,7 +274,7 @@ class _ImportWork:
             if not changed.isdisjoint(keys):
                 raise DeferToNextChunk
             changed.update(keys)
-            return tuple([draft.with_note(_with_line(context.note, row.line)) for draft in drafts])
+            return tuple([draft.with_note(note) for draft in drafts])
 
         return decide
 
@@ -341,7 +350,7 @@ class ImportStep:
     work: _ImportWork
     job: Job
     known: JobSteps
-    items: Sequence[ImportRow]
+    items: Sequence[SpooledRow]
     since: int | None = None
 
     def decide(self, context: Context) -> Plan[tuple[JobSteps, int]]:

@@ -181,7 +181,7 @@ class Chunk:
                 self.processed -= 1
                 return False
             self.drafts += drafts
-            self._size += sum([len(value.data) for draft in drafts for value in draft.values])
+            self._size += sum([draft.size for draft in drafts])
         return True
 
     @property

@@ -86,6 +86,8 @@ class ImportRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The first handles."""
     changes: int = 0
     """Existing records that will change."""
+    basis: dict[str, str] = {}
+    """What the decisions that the rows have depend on: see `import_decisions`."""
     problem: str = ""
     """Why the file as a whole cannot be imported."""
     problem_type: str = ""

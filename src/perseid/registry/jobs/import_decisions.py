@@ -1,0 +1,114 @@
+"""Decisions of the check of an import that its job can use, so that new records are not decided twice.
+
+The check decides each row as the job will. What it decided for a new record is kept with the row, and holds as long as
+everything that it read is unchanged: policies, prefixes and the records that give the permission (the `Basis`), and the
+handle itself, which must still be new. The job reads all of that again in each step, so the commit checks it as for
+any other decision. If something has changed, or somebody else runs the job, each row is decided again.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from struct import Struct
+from typing import Final
+
+import msgspec
+
+from perseid import __version__
+from perseid.ledger.log.entry import Action, Draft, Entry, State
+from perseid.records.encoding import to_wire
+from perseid.registry.context import Context
+from perseid.registry.identity import Identity
+from perseid.registry.snapshot import Rules
+from perseid.schema.imports import ImportRow, RowOptions
+
+MAX_RECORDS: Final = 100
+"""Records of a basis, which each step reads: more than the policies and prefixes of a file, which are few."""
+
+_WHO: Final = "by"  # not a key in hexadecimal form
+_TIMESTAMP: Final = Struct(">I")
+_TIMESTAMP_AT: Final = 4  # offset in an encoded value
+_TIMESTAMP_END: Final = _TIMESTAMP_AT + _TIMESTAMP.size
+
+
+class KeptDecision(msgspec.Struct, frozen=True, array_like=True):
+    """The new record that was decided for a row."""
+
+    handle: str
+    state: int
+    exact: bool
+    contents: tuple[bytes, ...]
+    """The encoded values."""
+
+
+class SpooledRow(ImportRow, frozen=True, omit_defaults=True):
+    """A valid row, as the check gives it to the job."""
+
+    decision: KeptDecision | None = None
+
+    @classmethod
+    def of(cls, row: ImportRow, draft: Draft) -> "SpooledRow":
+        """A row with what was decided for it."""
+        decision = KeptDecision(draft.handle, int(draft.state), draft.exact, tuple(draft.contents()))
+        return cls(*(*msgspec.structs.astuple(row), decision))
+
+
+class Basis:
+    """What decisions of a check depend on, except for the handles of their rows."""
+
+    def __init__(self) -> None:
+        self._leaves: dict[str, str] = {}
+        self._holds = True
+
+    def add(self, read: Iterable[tuple[bytes, Entry | None]]) -> None:
+        """Note records that were read, with their latest entries."""
+        for key, entry in read:
+            leaf = _leaf(entry)
+            if len(self._leaves) > MAX_RECORDS or self._leaves.setdefault(key.hex(), leaf) != leaf:
+                self._holds = False
+
+    def describe(self, identity: Identity, interface: str, rules: Rules) -> dict[str, str]:
+        """Return the leaf hash of each record, and who decided; empty if the decisions cannot be used."""
+        return {**self._leaves, _WHO: _digest(identity, interface, rules)} if self._holds else {}
+
+
+def is_unchanged(basis: dict[str, str], context: Context) -> bool:
+    """Whether decisions with a basis hold in a context; the commit checks what this reads."""
+    snapshot = context.snapshot
+    if basis.get(_WHO) != _digest(context.identity, context.interface, snapshot.rules):
+        return False
+    return all(_leaf(snapshot.entry(bytes.fromhex(key))) == leaf for key, leaf in basis.items() if key != _WHO)
+
+
+def can_keep(context: Context, draft: Draft, options: RowOptions) -> bool:
+    """Whether the decision on a new record does not depend on the time, except for the timestamps of its values."""
+    if options.preserve_dates or any(value.ttl_type for value in draft.values):
+        return False
+    return not context.snapshot.policy(draft.handle.partition("/")[0]).authority
+
+
+def apply_decision(context: Context, decision: KeptDecision, note: str) -> Draft | None:
+    """Return the entry of a decision that holds, with the time of now; None if the handle is no longer new."""
+    draft = Draft(
+        Action.CREATE,
+        State(decision.state),
+        decision.handle,
+        context.interface,
+        str(context.identity),
+        note,
+        exact=decision.exact,
+    )
+    if context.snapshot.entry(draft.key, new=True) is not None:
+        return None
+    now = _TIMESTAMP.pack(to_wire(context.now))
+    return draft.with_contents(
+        [content[:_TIMESTAMP_AT] + now + content[_TIMESTAMP_END:] for content in decision.contents]
+    )
+
+
+def _leaf(entry: Entry | None) -> str:
+    return "" if entry is None else entry.leaf_hash().hex()
+
+
+def _digest(identity: Identity, interface: str, rules: Rules) -> str:
+    """Return what identifies who decides, by which settings and with which program."""
+    return hashlib.sha256(repr((__version__, identity, interface, rules)).encode()).hexdigest()
