@@ -70,11 +70,22 @@ def clean_environ() -> Environ:
 
 
 @pytest.fixture(scope="session")
-def installed(tmp_path_factory: pytest.TempPathFactory, worker_id: str, clean_environ: Environ) -> Installed:
-    """The wheel, built from the checkout and installed into an empty environment; once for all workers."""
-    folder = _create_once(tmp_path_factory, worker_id, "installed", lambda folder: _install(folder, clean_environ))
+def wheel(tmp_path_factory: pytest.TempPathFactory, worker_id: str, clean_environ: Environ) -> Path:
+    """The wheel, built from the checkout; once for all workers."""
+    folder = _create_once(tmp_path_factory, worker_id, "wheel", lambda folder: _build(folder, clean_environ))
+    (wheel,) = (folder / "dist").iterdir()
+    return wheel
+
+
+@pytest.fixture(scope="session")
+def installed(
+    tmp_path_factory: pytest.TempPathFactory, worker_id: str, clean_environ: Environ, wheel: Path
+) -> Installed:
+    """The wheel installed into an empty environment; once for all workers."""
+    folder = _create_once(
+        tmp_path_factory, worker_id, "installed", lambda folder: _install(folder, clean_environ, wheel)
+    )
     assert not folder.resolve().is_relative_to(_ROOT), "the temporary directory is inside the checkout"
-    (wheel,) = (folder / "wheel").iterdir()
     return Installed(wheel, folder / "environment", clean_environ)
 
 
@@ -118,29 +129,31 @@ def _locked_requirements(*extras: str) -> str:
     return "".join(f"{pin.text}\n" for pin in pins if canonicalize_name(pin.requirement.name) in needed)
 
 
-def _install(folder: Path, environ: Environ) -> None:
-    """Build and install with pip."""
+_PIP = ("-m", "pip", "--disable-pip-version-check")
 
-    def run(*arguments: str | Path) -> None:
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=folder,
-            env=environ.plus(PERSEID_BUILD="pure"),
-            check=False,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
 
-    for left_over in ("wheel", "environment"):
-        shutil.rmtree(folder / left_over, ignore_errors=True)
-    pip = ("-m", "pip", "--disable-pip-version-check")
-    run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", "wheel", _ROOT)
-    (wheel,) = (folder / "wheel").iterdir()
+def _build(folder: Path, environ: Environ) -> None:
+    shutil.rmtree(folder / "dist", ignore_errors=True)
+    _run_python(folder, environ, *_PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", "dist", _ROOT)
 
+
+def _install(folder: Path, environ: Environ, wheel: Path) -> None:
+    shutil.rmtree(folder / "environment", ignore_errors=True)
     (folder / "requirements.txt").write_text(_locked_requirements())
-    run("-m", "venv", "--without-pip", "environment")
-    into = (*pip, "--python", "environment/bin/python", "install", "--no-compile")
+    _run_python(folder, environ, "-m", "venv", "--without-pip", "environment")
+    into = (*_PIP, "--python", "environment/bin/python", "install", "--no-compile")
     # Without --no-deps: a dependency that the closure missed has no hash, and pip refuses it.
-    run(*into, "--require-hashes", "-r", "requirements.txt")
-    run(*into, "--no-deps", "--no-index", wheel)
+    _run_python(folder, environ, *into, "--require-hashes", "-r", "requirements.txt")
+    _run_python(folder, environ, *into, "--no-deps", "--no-index", wheel)
+
+
+def _run_python(folder: Path, environ: Environ, *arguments: str | Path) -> None:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environ.plus(PERSEID_BUILD="pure"),
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"

@@ -25,7 +25,7 @@ from tests.repository import container_process, machine
 from tests.test_documentation import blocks
 
 if TYPE_CHECKING:
-    from tests.repository.conftest import Environ, Installed
+    from tests.repository.conftest import Environ
 
 DEADLINE = 30.0
 BUILD_SECONDS = 300.0
@@ -91,7 +91,7 @@ def command_in(options: container_process.Options, *command: str) -> list[str]:
 def built(
     tmp_path_factory: pytest.TempPathFactory,
     image: Image,
-    installed: "Installed",
+    wheel: Path,
     wheels: Path,
     clean_environ: "Environ",
 ) -> Iterator[Path]:
@@ -103,9 +103,9 @@ def built(
         "mmdebstrap",
         "--quiet",
         "--mode=root",
-        "--variant=minbase",
+        "--variant=essential",
         "--dpkgopt=force-unsafe-io",  # it need not survive the machine
-        "--include=python3-venv,systemd",
+        "--include=passwd,python3-venv,systemd",
         "bookworm",
         str(root),
     ]
@@ -115,7 +115,7 @@ def built(
     for run in image.runs:
         volumes = {"/wheels": str(wheels)}
         if mount := re.match(r"--mount=type=bind,source=dist,target=(\S+) ", run):
-            volumes[mount[1]] = str(installed.wheel.parent)
+            volumes[mount[1]] = str(wheel.parent)
             (root / mount[1].strip("/")).mkdir()
         step = run[mount.end() :] if mount else run
         done = subprocess.run(
@@ -232,7 +232,7 @@ DROP_INS = "/etc/systemd/system/perseid.service.d"
 AS_USER = "runuser -u perseid --"
 
 
-def test_guide_for_debian_is_followed(image: Image, built: Path, installed: "Installed", wheels: Path) -> None:
+def test_guide_for_debian_is_followed(image: Image, built: Path, wheel: Path, wheels: Path) -> None:
     """With the units, their sandbox, sockets and credentials. The program is installed as `Containerfile` does it."""
     repository = Path(__file__).parents[2]
     guides = repository / "docs" / "guides"
@@ -241,7 +241,7 @@ def test_guide_for_debian_is_followed(image: Image, built: Path, installed: "Ins
     for line in program.splitlines()[1:2] + program.splitlines()[3:4]:
         assert line in image.runs[0]
     (drop_in,) = [each.text for each in blocks(guides / "serving.md") if each.text.startswith("[Service]")]
-    volumes = {"/wheels": wheels, "/dist": installed.wheel.parent, "/units": repository / "systemd"}
+    volumes = {"/wheels": wheels, "/dist": wheel.parent, "/units": repository / "systemd"}
     with machine.booted(built, volumes, PIP_NO_INDEX="1", PIP_FIND_LINKS="/wheels") as debian:
         debian.run("userdel perseid; ln -s /dist/perseid-*.whl .; ln -s /units systemd")
         assert "300:0.NA/12345" in debian.run(service)
