@@ -26,9 +26,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.serving.installations import make
+from bench.serving.installations import Filled, make
 from bench.serving.resolving import until_answered
-from perseid.server.benchmark.installation import PREFIX
+from perseid.ledger.log.entry import Action, Draft, State
+from perseid.records.record import Value
+from perseid.registry.installation.installation import Installation
+from perseid.server.benchmark.installation import INTERFACE, PREFIX, three_values
 from perseid.server.benchmark.processes import CpuMeter
 from tests.server.native.native_client import serving
 from tests.server.running import free_port
@@ -96,6 +99,7 @@ WAYS: Final = (
     Way("redirect, ?urlappend=%%2Fx", f"/{NAME}?urlappend=%%2Fx"),
     Way("redirect, ?locatt=x:y", f"/{NAME}?locatt=x:y"),
     Way("record page", f"/{NAME}?noredirect", aim="≤ 300", status=200),
+    Way("record page, seven values", f"/{PREFIX}/described%07d?noredirect", status=200),
     Way("record page, kept", f"/{NAME}?noredirect", status=200, most=100),
     Way("page, not found", f"/{PREFIX}/none%07d", aim="≤ 500", status=404),
     Way("suggestions while typing", f"/suggest?q={PREFIX}/%07d", aim="≤ 1,000", status=200),
@@ -239,6 +243,7 @@ def main() -> None:
             bare = measure(pid, address, WAYS[0], options.handles, options.seconds)
             _print("nginx, return 302", bare, bare, "")
         filled = make(Path(folder, "installation"), options.handles)
+        _add_described(filled)
         _let_everybody_list(filled.directory)
         plain: dict[str, float] = {}
         pages = [way for way in WAYS if "page" in way.name]
@@ -256,6 +261,24 @@ def main() -> None:
                     cost = plain.setdefault(way.name, found.cpu)
                     aims = {", access log on": cost + MAX_LOG_COST, ", two workers": cost * MAX_WORKER_RATIO}
                     _print(way.name + label, found, bare, f"≤ {aims[label]:.1f}" if label in aims else way.aim)
+
+
+def _add_described(filled: Filled) -> None:
+    """Load records that also describe their targets."""
+    described = (
+        ("TITLE", "Annual report, volume {}"),
+        ("DESC", "Maps, tables and measurements of one year."),
+        ("CREATOR", "Example Library"),
+        ("DATE", "2024-05-17"),
+    )
+
+    def draft(number: int) -> Draft:
+        texts = [Value.text(10 + at, type_, text.format(number)) for at, (type_, text) in enumerate(described)]
+        values, handle = (*three_values(str(number)), *texts), f"{PREFIX}/described{number:07d}"
+        return Draft(Action.CREATE, State.NORMAL, handle, INTERFACE, f"local:{INTERFACE}", values=values)
+
+    with Installation.open(filled.directory) as installation:
+        installation.ledger.load(draft(number) for number in range(filled.handles))
 
 
 def _let_everybody_list(directory: Path) -> None:

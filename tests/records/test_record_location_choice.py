@@ -512,3 +512,10 @@ def test_selection_matches_the_model(
     found = candidates([loc(f'<l chooseby="{named}">{inner}</l>')])
     chosen = select_location(found, criteria, number)
     assert (None if chosen is None else chosen.candidate.href) == model(written, methods, criteria, number)
+
+
+@given(st.lists(st.sampled_from(["URL", "URL.us", "url", "DESC", "10320/loc"]), max_size=5))
+def test_namespace_that_is_known_to_have_no_locations_need_not_be_read(types: list[str]) -> None:
+    written = '<l urlWeight="0.5"><location href="own"/></l>'
+    values = [Value.text(index, type_, written if "loc" in type_ else type_) for index, type_ in enumerate(types, 1)]
+    assert find_locations(NAME, values, NOTHING, is_alone=True) == find_locations(NAME, values, NOTHING)

@@ -4,10 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perseid.records.binary import Reader
 from perseid.records.encoding import from_iso, from_wire, to_iso, to_wire
 from perseid.records.errors import InvalidData
 from perseid.records.record import (
     DEFAULT_PERMISSIONS,
+    HEAD,
     Permission,
     TtlType,
     Value,
@@ -174,3 +176,18 @@ def test_identities_are_written_as_index_and_handle(text: str, ref: ValueRef) ->
 def test_invalid_identities_are_refused(text: str) -> None:
     with pytest.raises(InvalidData):
         ValueRef.parse(text)
+
+
+@given(data=st.binary(max_size=8), length=st.integers(-9, 9), tail=st.binary(max_size=2))
+def test_stored_value_is_read_like_one_of_a_message(data: bytes, length: int, tail: bytes) -> None:
+    """The usual values are decoded faster, and refused alike."""
+    whole = HEAD.pack(1, 5, 0, 60, 2, 3) + b"URL" + length.to_bytes(4, "big", signed=True) + data + bytes(4) + tail
+    reader = Reader(whole)
+    try:
+        expected = Value.read(reader, NOW)
+        reader.finish()
+    except InvalidData:
+        with pytest.raises(InvalidData):
+            Value.from_bytes(whole, NOW)
+    else:
+        assert Value.from_bytes(whole, NOW) == expected

@@ -175,9 +175,16 @@ class Candidates:
         return _first_attribute(self.lists, name)
 
 
-def find_locations(handle: Handle, values: Iterable[Value], lookup: RecordLookup) -> Candidates:
-    """Collect the locations of a handle from the public values of its record."""
+def find_locations(
+    handle: Handle, values: Iterable[Value], lookup: RecordLookup, *, is_alone: bool = False
+) -> Candidates:
+    """Collect the locations of a handle from the public values of its record.
+
+    `is_alone` means that its namespace is known to have none.
+    """
     record = [value for value in ascending(values) if value.is_public]
+    if is_alone and len(record) <= MAX_LOCATIONS and not any(has_type(value.type, LOCATIONS) for value in record):
+        return Candidates(tuple(_url_candidates(record, [], has_list=False)), DEFAULT_METHODS, (), truncated=False)
     collector = _LocationCollector(lookup)
     own = collector.find_lists(record)
     if not own and not any(_is_url(value) for value in record):

@@ -209,6 +209,17 @@ class Value:
     @classmethod
     def from_bytes(cls, data: bytes, now: int) -> Self:
         """Decode a stored value, however long; trailing bytes are rejected."""
+        try:  # nearly all values; errors are raised by the slow path
+            index, seconds, ttl_type, ttl, bits, length = HEAD.unpack_from(data)
+            start, end = TYPE_OFFSET + length + _LENGTH.size, len(data) - len(_NO_REFERENCES)
+            if ttl_type == 0 and length >= 0 and start <= end and data.endswith(_NO_REFERENCES):
+                (size,) = _LENGTH.unpack_from(data, start - _LENGTH.size)
+                type_ = data[TYPE_OFFSET : start - _LENGTH.size].decode("utf-8")
+                if size == end - start:
+                    permissions, timestamp = _PERMISSIONS[bits], from_wire(seconds, now)
+                    return cls(index, type_, data[start:end], ttl, TtlType.RELATIVE, permissions, timestamp)
+        except (struct.error, UnicodeDecodeError):
+            pass
         reader = Reader(data)
         value = cls.read(reader, now, len(data))
         reader.finish()

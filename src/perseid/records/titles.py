@@ -48,7 +48,9 @@ _T = TypeVar("_T")
 
 def to_single_line(text: str) -> str:
     """Remove line ends, control characters and bidirectional marks from a text."""
-    return _BLANKS.sub(" ", _BIDI_CONTROLS.sub("", text)).strip(" ")
+    if not text.isprintable() or "  " in text:  # most texts are printable, which is found out faster
+        text = _BLANKS.sub(" ", _BIDI_CONTROLS.sub("", text))
+    return text.strip(" ")
 
 
 def read_line(data: bytes) -> str | None:

@@ -293,3 +293,8 @@ def test_control_characters_are_removed() -> None:
     assert to_single_line(" a\t\nb\x1b[31m\u202ec\u2028 ") == "a b [31mc"
     assert to_single_line("a\u200eb\u200fc\u061cd") == "abcd"
     assert to_single_line("a\u200cb") == "a\u200cb", "letters of some scripts are kept apart by it"
+
+
+@given(st.lists(st.sampled_from(["a", " ", "a  b", "\u202e", "\t", "\xa0", "é"]), max_size=4).map("".join))
+def test_printable_text_becomes_a_line_like_any_other(text: str) -> None:
+    assert to_single_line(text) == to_single_line(f"{text}\x1b")

@@ -251,3 +251,8 @@ def test_normalized_address_can_be_linked(text: str) -> None:
     assert address.startswith(("http://", "https://"))
     assert Link(address, "item").target == address
     assert normalize_url(address) == address
+
+
+@given(st.from_regex(r"https?://[a-zA-Z0-9._-]{1,9}(:[0-9]{0,6})?[/?#]([!-~]|%[0-9a-fA-F]{2}){0,20}", fullmatch=True))
+def test_usual_address_is_normalized_like_any_other(text: str) -> None:
+    assert normalize_url(text) == normalize_url(f" {text}"), "with a space around it takes the long way"

@@ -195,6 +195,7 @@ class PublicTexts:
 
     def __init__(self, policy: Policy, values: Iterable[Value]) -> None:
         self._values: dict[str, list[Value]] = {}
+        self._texts: dict[str, list[str]] = {}
         for value in ascending(values):
             if value.is_public and fold(value.type) not in policy.identifier_types:
                 self._values.setdefault(type_keyword(value.type), []).append(value)
@@ -202,8 +203,12 @@ class PublicTexts:
     def texts(self, keywords: tuple[str, ...]) -> list[str]:
         """Return the texts for the first of these keywords that has any."""
         for keyword in keywords:
-            if keyword in self._values and (texts := list(_texts(self._values[keyword]))):
-                return texts
+            if keyword not in self._values:
+                continue
+            if keyword not in self._texts:
+                self._texts[keyword] = list(_texts(self._values[keyword]))
+            if self._texts[keyword]:
+                return self._texts[keyword]
         return []
 
 

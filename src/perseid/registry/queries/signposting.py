@@ -161,8 +161,11 @@ class DescribedRecord:
 
     def linked_handles(self, type_: str) -> list[Handle]:
         """Return the handles in values of exactly this type."""
-        values = self._by_type.get(fold(type_), ())[:MAX_PER_TYPE]
-        return [party for value in values if (party := first_valid([value], parse_stored_party)) is not None]
+        values = self._by_type.get(fold(type_))
+        if values is None:
+            return []
+        parties = [first_valid([value], parse_stored_party) for value in values[:MAX_PER_TYPE]]
+        return [party for party in parties if party is not None]
 
     @cached_property
     def _by_type(self) -> dict[str, list[Value]]:
@@ -240,17 +243,20 @@ def _all_links(described: DescribedRecord) -> Iterator[Link]:
 
 
 def _form_links(described: DescribedRecord) -> Iterator[Link]:
-    for form in described.forms:
-        relation = "linkset" if form.media_type in _LINKSETS else "describedby"
-        yield Link(form.address, relation, type=form.media_type, others=_PROFILES.get(form.media_type, ()))
+    for address, media_type in described.forms:
+        relation = "linkset" if media_type in _LINKSETS else "describedby"
+        yield Link(address, relation, type=media_type, others=_PROFILES.get(media_type, ()))
 
 
 def _location_links(described: DescribedRecord) -> Iterator[Link]:
-    locations = [(each.href, each.location) for each in described.locations]
-    hrefs = {location.get("id"): href for href, location in reversed(locations)}
+    locations = [(each.href, None if each.is_url else each.location) for each in described.locations]
+    hrefs = {location.get("id"): href for href, location in reversed(locations) if location is not None}
     for href, location in (*locations, *_extra_locations(described)):
         address = normalize_url(href)
         if address is None:
+            continue
+        if location is None:  # a URL value
+            yield Link(address, "item")
             continue
         relation = _relation(location)
         about = location.get("anchor-id")
@@ -388,7 +394,12 @@ def _record(described: DescribedRecord) -> JsonObject:
             "dateModified": to_iso(updated),
             "creator": None if metadata.creator is None else _party(described, metadata.creator),
             "sdPublisher": _one_or_many([_party(described, party) for party in responsible[:MAX_PER_TYPE]]),
-            "encoding": _one_or_many([_form(form.address, form.media_type) for form in described.forms]),
+            "encoding": _one_or_many(
+                [
+                    {"@type": "MediaObject", "contentUrl": address, "encodingFormat": media_type}
+                    for address, media_type in described.forms
+                ]
+            ),
         }
     )
 
@@ -423,10 +434,6 @@ def _agent(described: DescribedRecord, text: str) -> object:
 
 def _party(described: DescribedRecord, party: Party) -> JsonObject:
     return {"@id": described.address_of(party.handle), "identifier": to_path(Reference(party.handle))}
-
-
-def _form(address: str, media_type: str) -> JsonObject:
-    return {"@type": "MediaObject", "contentUrl": address, "encodingFormat": media_type}
 
 
 def _one_or_many(items: Sequence[object]) -> object:

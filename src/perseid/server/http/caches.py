@@ -1,7 +1,7 @@
 """What HTTP handlers keep between requests: results of the current state of a view, and results for a time."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Mapping
 from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 
@@ -23,6 +23,11 @@ class StateCache(Generic[T]):
     def __init__(self, size: int) -> None:
         self._size = size
         self._results: tuple[object, dict[Hashable, T]] = (None, {})
+
+    def results(self, state: object) -> Mapping[Hashable, T]:
+        """All cached results of a state."""
+        known, results = self._results
+        return results if state == known else {}
 
     def get(self, key: Hashable, state: object) -> T | None:
         """Return a cached result; None if there is none for this state."""

@@ -135,21 +135,22 @@ class Response:
 
     def with_headers(self, *more: tuple[str, str]) -> "Response":
         """Return a copy with headers appended."""
-        return Response(
-            self.status,
-            (*self.headers, *more),
-            self.body,
-            self.stream,
-            self.close,
-            self.code,
-            self.name,
-            self.identity,
-        )
+        return self._copy(more, self.code, self.name)
+
+    def with_name(self, code: int, name: str) -> "Response":
+        """Return a copy with a response code and a handle."""
+        return self._copy((), code, name)
+
+    def _copy(self, more: HeaderList, code: int, name: str) -> "Response":
+        copy = Response(self.status, more, self.body, self.stream, self.close, code, name, self.identity)
+        object.__setattr__(copy, "headers", (*self.headers, *more))  # the others have been checked
+        return copy
 
 
 def is_header_text(value: str) -> bool:
     """Whether text is allowed in a header: printable ASCII and Latin-1, no line ends."""
-    return _HEADER_TEXT.fullmatch(value) is not None
+    is_usual = value.isascii() and value.isprintable()  # found out faster
+    return is_usual or _HEADER_TEXT.fullmatch(value) is not None
 
 
 def is_loopback(host: str) -> bool:

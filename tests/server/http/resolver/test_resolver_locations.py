@@ -190,6 +190,9 @@ def test_namespace_adds_locations(server: Harness) -> None:
     assert location_of(server.get("/89/a%20b")) == "https://ns.example/89/a%20b"
     create(server, "89/own", text(1, "10320/loc", '<l no_nslocs="1"/>'), text(2, "URL", "https://url.example/"))
     assert location_of(server.get("/89/own")) == "https://url.example/"
+    add_namespace(server, "89.1")
+    create(server, "89.1/url", text(1, "URL", "https://url.example/"))
+    assert b"https://ns.example/89.1/url" in server.get("/89.1/url?action=showurls").body, "of the prefix above"
 
 
 # Headers

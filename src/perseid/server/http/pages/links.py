@@ -25,7 +25,7 @@ ELLIPSIS: Final = "…"
 MAX_CACHED_TYPES: Final = 256
 """Types that are kept as HTML: records have some dozen different ones."""
 
-_SPECIAL: Final = re.compile("[&<>\"']")
+SPECIAL: Final = re.compile("[&<>\"']")
 _CONTROLS: Final = re.compile("[\x00-\x09\x0b-\x1f\x7f]")
 _PICTURES: Final = 0x2400  # of the characters below U+0020
 _DELETE: Final = "\N{SYMBOL FOR DELETE}"
@@ -53,7 +53,7 @@ class TextLink(NamedTuple):
 
 def escape_text(text: str) -> str:
     """Escape a text for HTML; most texts need no escape, which is found out faster."""
-    return text if _SPECIAL.search(text) is None else escape_html(text)
+    return text if SPECIAL.search(text) is None else escape_html(text)
 
 
 def to_sentence(text: str) -> str:
@@ -89,18 +89,22 @@ def render_piece(piece: TextLink) -> Markup:
 
 def to_html(piece: TextLink) -> str:
     """The same as text."""
-    text = escape_text(piece.text)
-    if not piece.href:
-        return f"<bdi>{_TIME.sub(_TIME_ELEMENT, text)}</bdi>"
-    others = ' rel="nofollow noopener"' if piece.external else ""
-    text = break_url(piece.text) if piece.external else text
-    return f'<a href="{escape_text(piece.href)}"{others}><bdi>{text}</bdi></a>'
+    text, href, external, _ = piece
+    escaped = escape_text(text)
+    if not href:
+        return f"<bdi>{_TIME.sub(_TIME_ELEMENT, escaped) if 'Z' in text and ':' in text else escaped}</bdi>"
+    if not external:
+        return f'<a href="{escape_text(href)}"><bdi>{escaped}</bdi></a>'
+    return f'<a href="{escape_text(href)}" rel="nofollow noopener"><bdi>{_break(escaped)}</bdi></a>'
 
 
 def break_url(text: str) -> Markup:
     """A URL or handle as HTML; it breaks after slashes, and not in a word."""
-    broken = escape_text(text).replace("/", _SLASH).replace(_SLASH * 2, f"/{_SLASH}")  # faster than an expression
-    return Markup(broken)  # noqa: S704 - it is escaped
+    return Markup(_break(escape_text(text)))  # noqa: S704 - it is escaped
+
+
+def _break(escaped: str) -> str:
+    return escaped.replace("/", _SLASH).replace(_SLASH * 2, f"/{_SLASH}")  # faster than an expression
 
 
 def render_actions(links: Iterable[TextLink]) -> Markup:
@@ -118,6 +122,8 @@ def type_to_html(type_: TextLink) -> str:
 
 def to_link(text: str, settings: HttpSettings, limit: int = MAX_SHOWN) -> TextLink:
     """Return a text, as a link if it is an acceptable target URL."""
+    if ":" not in text:
+        return TextLink(to_visible(text, limit))
     try:
         return TextLink(to_visible(text, limit), parse_target(text, settings.schemes).location, external=True)
     except InvalidTarget:

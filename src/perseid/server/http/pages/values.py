@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from html import escape
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from markupsafe import Markup
 
@@ -77,6 +77,9 @@ MAX_CACHED_PERMISSIONS: Final = 256
 MAX_CACHED_TIMES: Final = 1_024
 """Times that are kept as HTML: records that were created together have the same."""
 
+MAX_CACHED_TYPE: Final = 64
+"""Characters of a type that is kept as HTML: records have the same few."""
+
 MAX_CACHED_DATA: Final = 128
 """Bytes of a value of the Handle System that is kept as HTML: an administrator has some 40, a key several hundred."""
 
@@ -88,6 +91,8 @@ _LOCATION_NAMES: Final = ("id", "href", "href_template")  # what is not a condit
 _KNOWN_TYPES: Final = (URL, DESC, EMAIL)
 
 _NOTHING: Final = Markup("")
+
+_T = TypeVar("_T")
 
 Line = tuple[TextLink, ...]
 
@@ -102,6 +107,10 @@ class ValueRows(NamedTuple):
     system_count: int
 
 
+class _Cache(Protocol):
+    def __call__(self, key: Hashable, find: Callable[[], _T], /) -> _T: ...
+
+
 @dataclass(frozen=True, slots=True)
 class LinkBuilder:
     """Builds links to handles that this server resolves."""
@@ -109,7 +118,7 @@ class LinkBuilder:
     settings: HttpSettings
     path_of: Callable[[str], str]
     """Returns the path of the page of a name; empty if there is none here."""
-    get_cached: Callable[[Hashable, Callable[[], "_Cells"]], "_Cells"] = lambda _, find: find()
+    get_cached: "_Cache" = lambda _, find: find()
     """Finds something once in each state of the records."""
 
     def to(self, name: str, text: str | None = None) -> TextLink:
@@ -226,10 +235,16 @@ def _describe_cells(value: Value, links: LinkBuilder, limit: int, *, is_handle: 
     data = "".join([f"<div>{''.join(map(to_html, line))}</div>" for line in lines])
     if note:
         data += f'<div class="quiet">{escape(note)}</div>'
-    type_ = type_to_html(link_type(value.type, links))
-    if words := explain_type(value.type):
-        type_ = f'<div>{type_}</div><div class="quiet">{words}</div>'
+    key, find_type = (get_language(), links.settings, value.type), partial(_describe_type, value.type, links)
+    type_ = links.get_cached(key, find_type) if len(value.type) <= MAX_CACHED_TYPE else find_type()
     return _Cells(type_, data, sum([len(piece.text) for line in lines for piece in line]))
+
+
+def _describe_type(type_: str, links: LinkBuilder) -> str:
+    """The cell of a type, as HTML."""
+    text = type_to_html(link_type(type_, links))
+    words = explain_type(type_)
+    return f'<div>{text}</div><div class="quiet">{words}</div>' if words else text
 
 
 def _row(value: Value, cells: _Cells) -> str:

@@ -7,11 +7,11 @@ For an earlier time, the record, the aliases on the way and everything else that
 Which server hosts the handle, its contact and the status of its namespace are always current.
 """
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
-from typing import Final, TypeVar, cast
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 from perseid.ledger.log.entry import State
@@ -97,6 +97,8 @@ class NamespaceInfo:
     """Whom to contact."""
     inactive: str | None = None
     """The status message if the namespace is inactive; None if it is active."""
+    has_locations: bool = False
+    """Whether the namespace, or one above it, has locations for its handles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,10 @@ class RecordReader:
     _links: dict[str, str] = field(default_factory=dict)
     _search_budget: SearchBudget = field(default_factory=SearchBudget)
     _versions: dict[str, MementoNeighbors | None] = field(default_factory=dict)
+    _shared: Mapping[Hashable, object] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._shared = self.server.shared_parts.results(self.snapshot.stamp)
 
     def find(self, named: RequestedName, selection: Selection) -> LookupResult:
         """Look up a name, following aliases. Raises `LookupFailure`."""
@@ -217,7 +223,9 @@ class RecordReader:
 
     def candidates(self, found: LookupResult) -> Candidates:
         """Find all locations of a handle."""
-        return find_locations(found.resolved.handle, found.values, self._values_at)
+        handle = found.resolved.handle
+        is_alone = self.at is None and not self.describe_namespace(handle).has_locations
+        return find_locations(handle, found.values, self._values_at, is_alone=is_alone)
 
     def authority(self, found: LookupResult) -> AuthorityMetadata | None:
         """Return the authority metadata of a record."""
@@ -273,13 +281,14 @@ class RecordReader:
         return self.get_cached(("prefix", handle.prefix), lambda: self._read_namespace_info(handle))
 
     def _read_namespace_info(self, handle: Handle) -> NamespaceInfo:
-        contact, inactive, decided = "", None, False
+        contact, inactive, decided, has_locations = "", None, False, False
         for namespace in self._namespaces(handle.prefix):
+            has_locations = has_locations or bool(namespace.locations)
             contact = contact or namespace.contact or ""
             if not decided and namespace.root.elements("status"):
                 decided = True
                 inactive = namespace.status_message or "" if namespace.status is NamespaceStatus.INACTIVE else None
-        return NamespaceInfo(contact or self._address(handle.prefix), inactive)
+        return NamespaceInfo(contact or self._address(handle.prefix), inactive, has_locations)
 
     def link_to(self, name: str) -> str:
         """The path of the page of a name; empty if this server has none, and after `MAX_LINK_CHECKS` names.
@@ -403,13 +412,13 @@ class RecordReader:
 
     def get_cached(self, key: Hashable, find: Callable[[], T], is_small: Callable[[T], bool] = lambda _: True) -> T:
         """What the pages of many records need of others, found once in each state of the view."""
-        cache, state = self.server.shared_parts, self.snapshot.stamp
-        known = cast("T | None", cache.get(key, state))
-        if known is None:
-            known = find()
-            if is_small(known) and len(self._links) < MAX_LINK_CHECKS:  # else it may lack links
-                cache.add(key, state, known)
-        return known
+        known = self._shared.get(key)
+        if known is not None:
+            return known  # type: ignore[return-value]
+        found = find()
+        if is_small(found) and len(self._links) < MAX_LINK_CHECKS:  # else it may lack links
+            self.server.shared_parts.add(key, self.snapshot.stamp, found)
+        return found
 
     def _namespaces(self, prefix: str) -> Iterator[Namespace]:
         """The namespaces of a prefix and its ancestors, nearest first."""

@@ -183,6 +183,7 @@ def is_bare(name: str, settings: HttpSettings) -> bool:
     return strip_scheme(name.lstrip("/").strip(_WHITESPACE)) == name
 
 
+@lru_cache(_CACHED_QUOTED)
 def path_to(name: str, settings: HttpSettings, segment: str = "") -> str:
     """The path at which this server resolves a name: after a segment, or bare if possible."""
     if not segment and not is_bare(name, settings):

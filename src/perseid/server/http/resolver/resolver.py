@@ -646,8 +646,7 @@ def _leaving_page(redirection: Response, found: LookupResult, settings: HttpSett
 
 
 def _with_name(response: Response, found: LookupResult) -> Response:
-    code = int(ResponseCode.SUCCESS)
-    return Response(response.status, response.headers, response.body, code=code, name=found.name)
+    return response.with_name(int(ResponseCode.SUCCESS), found.name)
 
 
 def _with_headers(response: Response, headers: HeaderList) -> Response:
