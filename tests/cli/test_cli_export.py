@@ -108,6 +108,8 @@ def test_history_and_earlier_times_are_exported(here: Site) -> None:
 
 def test_options_that_make_no_sense_are_refused(here: Site, tmp_path: Path) -> None:
     assert here("export 12345 --json").code == 2
+    for options in ("--raw", "--raw --format batch"):
+        refused(here(f"export 12345 {options}"), "has no cells that could be raw", code=2)
     assert here("export 99999").code == 3
     assert here("export", "12345/x").code == 2
     assert here(f"export 12345 -o {tmp_path}/missing/file").code == 1

@@ -442,6 +442,13 @@ def test_dates_are_read_as_tables_have_them(here: Site) -> None:
     assert found == ["2003-02-01T00:00:00Z", "2003-02-01T12:30:00Z", "2003-02-01T11:30:00Z"]
 
 
+@pytest.mark.parametrize("date", ["1.2.2003", "2999-01-01"])
+def test_invalid_date_is_found_in_its_column(here: Site, date: str) -> None:
+    write("t.csv", ("handle", "URL", "Modified"), (f"{PREFIX}/a", "https://a.example/", date))
+    done = here("import t.csv --preserve-dates --yes")
+    assert (done.code, done.out.partition(":")[0]) == (4, "line 2, Modified")
+
+
 def test_handles_without_a_prefix_get_the_one_that_is_named(here: Site) -> None:
     write("t.csv", ("handle", "URL"), ("book-1", "https://example.org/"))
     done = here("import t.csv --yes")

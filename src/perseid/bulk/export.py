@@ -58,9 +58,11 @@ class ExportWriter:
 
 
 def open_writer(format_: ExportFormat, *, history: bool = False, raw: bool = False) -> ExportWriter:
-    """Return the writer of a format. Raises `Refused` if the format has no history."""
+    """Return the writer of a format. Raises `Refused` if the format has no history, or no cells."""
     if history and format_ is not ExportFormat.JSONL:
         raise InvalidQuery(f"The format {format_} has no history", AdviceKind.USE_JSON_LINES())
+    if raw and format_ is not ExportFormat.CSV:
+        raise InvalidQuery(f"The format {format_} has no cells that could be raw", AdviceKind.EXPORT_CSV())
     if format_ is ExportFormat.JSONL:
         return ExportWriter(b"", lambda records: (encode_lines(records), 0))
     return _csv_writer(raw=raw) if format_ is ExportFormat.CSV else ExportWriter(b"", _encode_batch)

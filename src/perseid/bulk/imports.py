@@ -170,7 +170,13 @@ class FileCheck:
             detected = reader.detected
             spooled.update(sha256=sha256, size=size, state=ImportState.CHECKING, detected=msgspec.to_builtins(detected))
             has_urls = any(parse_known_column(column.meaning).type == URL for column in detected.columns)
-            settings = CheckSettings(find_handle_column(detected), detected.format not in _LENIENT, has_urls)
+            settings = CheckSettings(
+                find_column(detected, HANDLE_COLUMN) or HANDLE_COLUMN,
+                find_column(detected, CREATED) or CREATED,
+                find_column(detected, UPDATED),
+                detected.format not in _LENIENT,
+                has_urls,
+            )
             check = ImportCheck(registry, spooled, iter(reader), identity, interface, settings)
             if not spooled.record.options.preserve_dates:
                 check.warnings += _find_unused(detected)
@@ -242,9 +248,9 @@ def find_types(registry: Registry, prefix: str) -> TypeCheck:
     return is_type
 
 
-def find_handle_column(detected: Detected) -> str:
-    """Return the name of the column with the handles."""
-    return next((column.header for column in detected.columns if column.meaning == HANDLE_COLUMN), HANDLE_COLUMN)
+def find_column(detected: Detected, meaning: str) -> str:
+    """Return the name of the column with a meaning, such as `handle`; empty if there is none."""
+    return next((column.header for column in detected.columns if column.meaning == meaning), "")
 
 
 def read_problems(path: Path, after: int = 0) -> Iterator[RowProblem]:

@@ -251,6 +251,7 @@ class AdviceKind(Enum):
     USE_DATE = "Use a date or time such as 2026-11-15 or 2026-11-15T10:00:00Z"
     USE_ISO_TIME = "Use an ISO 8601 time such as 2026-11-15T10:00:00Z, or an entry number"
     USE_JSON_LINES = "Export it as JSON lines"
+    EXPORT_CSV = "Export it as CSV"
     USE_LIMIT = "Use a limit of at least 1"
     USE_PAGE_URL = "Use the URL of a page"
     USE_URL_PATTERN = "For example: https://example.org/*"

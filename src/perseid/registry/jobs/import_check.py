@@ -29,6 +29,7 @@ from perseid.ledger.log.entry import Draft, Entry, State, encode_entry
 from perseid.ledger.views.answers_format import is_local
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle
+from perseid.records.errors import InvalidData
 from perseid.records.record import Value
 from perseid.records.types import URL, has_type
 from perseid.registry.access.permissions import display_name
@@ -43,12 +44,21 @@ from perseid.registry.snapshot import Rules, Snapshot
 from perseid.schema.imports import ImportRow, ImportState, RowOperation, RowOptions, RowOutcome, RowProblem
 from perseid.schema.jobs import PlannedRecord
 from perseid.schema.problems import slug_of_code
-from perseid.schema.records import Data
+from perseid.schema.records import Data, ValueInput
 from perseid.wire.codes import ResponseCode
 
 from .differences import plan_changes
 from .import_decisions import Basis, SpooledRow, can_keep
-from .import_rows import InvalidCell, InvalidDate, InvalidState, RowPlan, build_mint, decide_row, normalize_handle
+from .import_rows import (
+    InvalidCell,
+    InvalidDate,
+    InvalidState,
+    RowPlan,
+    build_mint,
+    decide_row,
+    normalize_handle,
+    parse_value,
+)
 from .runner import Chunk
 from .spool import SpooledImport
 
@@ -108,6 +118,9 @@ class CheckSettings:
 
     handle_column: str = "handle"
     """The column with the handles, as the file names it."""
+    created_column: str = "created"
+    updated_column: str = ""
+    """The column with the timestamps of all values of a row; empty if each has its own."""
     strict_urls: bool = True
     """Whether an invalid URL is a problem."""
     has_urls: bool = False
@@ -456,10 +469,11 @@ class ImportCheck:
         if isinstance(refused, InvalidState):
             return "state", row.state
         if isinstance(refused, InvalidDate):
-            return "created", row.created
-        number = refused.number if isinstance(refused, InvalidCell | InvalidTimestamp) else None
-        if number is not None and number < len(cells):
-            return cells[number]
+            return self._settings.created_column, row.created
+        if isinstance(refused, InvalidCell | InvalidTimestamp) and refused.number < len(cells):
+            value, column = row.values[refused.number], self._settings.updated_column
+            is_date = column and value.timestamp and _is_dated_wrongly(refused, value)
+            return (column, str(value.timestamp)) if is_date else cells[refused.number]
         if refused.code not in _VALUE_CODES or not cells:
             return ("", "") if row.operation is RowOperation.MINT else (self._settings.handle_column, row.handle)
         for number in reversed(range(len(cells))[-MAX_TRIALS:]):  # the last first: the others keep their indexes
@@ -477,6 +491,17 @@ class ImportCheck:
                     continue
             return cells[number]
         return "", ""
+
+
+def _is_dated_wrongly(refused: InvalidCell | InvalidTimestamp, value: ValueInput) -> bool:
+    """Whether a value was refused for its timestamp: without it, it is valid."""
+    if isinstance(refused, InvalidTimestamp):
+        return True
+    try:
+        parse_value(value)
+    except InvalidData:
+        return False
+    return True
 
 
 def _mint_key(row: ImportRow | RowProblem) -> tuple[str, str] | None:

@@ -110,6 +110,7 @@ def test_callers_get_what_they_can_see(server: Harness) -> None:
 def test_invalid_requests_are_problems(server: Harness) -> None:
     assert problem(send(server, "GET", "/exports?prefix=99999"), "prefix-not-hosted")["status"] == 404
     assert problem(send(server, "GET", "/exports?history=true&format=csv"), "invalid-query")["status"] == 422
+    assert problem(send(server, "GET", "/exports?raw=true"), "invalid-query")["status"] == 422
     assert problem(send(server, "GET", "/exports?at=x"), "invalid-query")["status"] == 422
     assert send(server, "GET", "/exports?format=pdf").status == 400
     assert problem(send(server, "GET", "/exports?prefix=0.NA"), "authentication-required")["status"] == 401

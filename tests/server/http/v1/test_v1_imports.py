@@ -70,7 +70,6 @@ def test_small_file_is_checked_at_once_and_applied_as_a_job(importing: Harness) 
     assert found["detected"]["delimiter"] == ","
     assert url_of(importing, "12345/i1") is None
     path = f"/imports/{found['id']}"
-    assert problem(send(importing, "POST", f"{path}/apply", {"sha256": "00" * 32}, headers=basic()), "state-conflict")
     answer = send(importing, "POST", f"{path}/apply", {"note": "why", "sha256": found["sha256"]}, headers=basic())
     job = got(answer, 202)
     assert (job["kind"], job["state"], job["done"]) == ("import", "done", 2)
@@ -79,6 +78,18 @@ def test_small_file_is_checked_at_once_and_applied_as_a_job(importing: Harness) 
     assert not (Path(str(importing.registry.spool)) / found["id"] / "source").exists(), "the file is deleted"
     undone = got(send(importing, "POST", f"/jobs/{job['job']}/undo", {}, headers=basic()), 202)
     assert undone["done"] == 2
+
+
+def test_only_the_file_that_was_checked_is_applied(importing: Harness) -> None:
+    """Another file than the caller has checked is refused: the hash that the check returned pins it."""
+    found = got(upload(importing, TABLE), 202)
+    path = f"/imports/{found['id']}"
+    other = send(importing, "POST", f"{path}/apply", {"sha256": "00" * 32}, headers=basic())
+    assert found["sha256"] in problem(other, "state-conflict")["detail"]
+    assert url_of(importing, "12345/i1") is None
+    assert got(get(importing, path))["state"] == "ready"
+    got(send(importing, "POST", f"{path}/apply", {"sha256": found["sha256"].upper()}, headers=basic()), 202)
+    assert url_of(importing, "12345/i1")
 
 
 def test_advice_names_parameters_of_the_api(importing: Harness) -> None:
