@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from perseid.ledger.views.search_keys import (
     KEY_LENGTH,
     KeyRange,
+    _cached_value_keys,
     index_keys,
     location_keys,
     owner_ranges,
@@ -54,6 +55,25 @@ def test_data_is_found_for_every_type_but_administrators(data: bytes, type_: str
         assert contains_any(value_ranges(data), content(type_, data))
     assert not contains_any(value_ranges(data + b"!"), content("DESC", data))
     assert not contains_any(value_ranges(data), content("HS_SECKEY", data))
+
+
+def test_keys_do_not_depend_on_index_time_and_ttl() -> None:
+    """So those of administrators and constant data are computed once."""
+    one = Value(1, "EMAIL", b"someone@example.org", timestamp=7).to_bytes()
+    other = Value(9, "EMAIL", b"someone@example.org", ttl=60, timestamp=8).to_bytes()
+    before = _cached_value_keys.cache_info().hits
+    assert index_keys([one]) == index_keys([other]) == index_keys([one, other])
+    assert _cached_value_keys.cache_info().hits >= before + 3
+
+
+@pytest.mark.parametrize("data", [b"private", b"x" * 300], ids=["private", "large"])
+def test_private_and_large_data_is_not_kept_in_memory(data: bytes) -> None:
+    permissions = Permission.ADMIN_READ if data == b"private" else Permission.PUBLIC_READ
+    before = _cached_value_keys.cache_info()
+    one = Value(1, "DESC", data, permissions=permissions).to_bytes()
+    assert index_keys([one]) == index_keys([content("DESC", data)])
+    assert index_keys([one])
+    assert _cached_value_keys.cache_info().misses <= before.misses + (data == b"private")
 
 
 def test_words_of_titles_are_found_by_their_start() -> None:

@@ -339,7 +339,7 @@ _TYPE_KEY, _DATA, _OWNER, _WORD = b"Y", b"V", b"O", b"W"
 _DIGEST_LENGTH: Final = 8
 _URL_TYPE, _ADMIN, _SECRET = b"url", b"hs_admin", b"hs_seckey"
 _HANDLE_AT: Final = 2  # offset of the handle's length in HS_ADMIN data
-_OWNER_CACHE_SIZE: Final = 1_024
+_VALUE_CACHE_SIZE: Final = 1_024
 _TYPE_CACHE_SIZE: Final = 256
 _PUBLIC: Final = int(Permission.PUBLIC_READ)
 
@@ -375,29 +375,44 @@ def index_keys(contents: Sequence[bytes]) -> set[bytes]:
     """Return all search keys of a record from its encoded values."""
     keys: set[bytes] = set()
     titles: list[tuple[int, bool, str]] = []
-    unpack = _LENGTH.unpack_from
     for content in contents:
-        end = TYPE_OFFSET + unpack(content, TYPE_LENGTH_OFFSET)[0]
-        raw = content[TYPE_OFFSET:end]
-        rules = _cached_rules(raw) if end <= _MAX_CACHED_LENGTH else _TypeRules.of(raw)
-        data = content[end + 4 : end + 4 + unpack(content, end)[0]]
-        if not rules.key:  # a plain URL
-            keys.update([key[:KEY_LENGTH] for key in _full_keys(data.strip())])
+        if content[TYPE_LENGTH_OFFSET : TYPE_LENGTH_OFFSET + 8].lower() == _PLAIN_URL:
+            (length,) = _LENGTH.unpack_from(content, _PLAIN_URL_DATA - 4)
+            full = _full_keys(content[_PLAIN_URL_DATA : _PLAIN_URL_DATA + length].strip())
+            keys.update([key[:KEY_LENGTH] for key in full])
             continue
-        if rules.has_urls:
-            keys |= target_keys((content,))
-        owner = _owner_key(data) if rules.is_admin else None
-        if owner is not None:
-            keys.add(owner)
-        if owner is None or not rules.is_plain_admin:
-            keys.add(rules.key)
-        if rules.has_data_key:
-            keys.add(_digest_key(_DATA, data))
-        if rules.title_rank is not None and (text := read_line(data)) is not None:
-            titles.append((rules.title_rank, bool(content[PERMISSIONS_OFFSET] & _PUBLIC), text))
-    for title in select_titles(titles) if titles else ():
-        keys.update([_WORD + word.encode() for word in find_words(title)])
+        value = content[PERMISSIONS_OFFSET:]
+        is_cached = len(value) <= _MAX_CACHED_LENGTH and value[0] & _PUBLIC  # private data is not kept in memory
+        of_value, title = (_cached_value_keys if is_cached else _value_keys)(value)
+        keys |= of_value
+        if title is not None:
+            titles.append(title)
+    for text in select_titles(titles) if titles else ():
+        keys.update([_WORD + word.encode() for word in find_words(text)])
     return keys
+
+
+def _value_keys(value: bytes) -> tuple[set[bytes], tuple[int, bool, str] | None]:
+    """Return the keys of a value, and the title in it, if there is one. Index, time and TTL are not needed."""
+    start = TYPE_OFFSET - PERMISSIONS_OFFSET
+    end = start + _LENGTH.unpack_from(value, start - 4)[0]
+    data = value[end + 4 : end + 4 + _LENGTH.unpack_from(value, end)[0]]
+    rules = _cached_rules(value[start:end]) if end <= _MAX_CACHED_LENGTH else _TypeRules.of(value[start:end])
+    keys = target_keys((bytes(PERMISSIONS_OFFSET) + value,)) if rules.has_urls else set()
+    owner = _owner_key(data) if rules.is_admin else None
+    if owner is not None:
+        keys.add(owner)
+    if rules.key and (owner is None or not rules.is_plain_admin):
+        keys.add(rules.key)
+    if rules.has_data_key:
+        keys.add(_digest_key(_DATA, data))
+    text = None if rules.title_rank is None else read_line(data)
+    title = None if rules.title_rank is None or text is None else (rules.title_rank, bool(value[0] & _PUBLIC), text)
+    return keys, title
+
+
+_cached_value_keys = lru_cache(_VALUE_CACHE_SIZE)(_value_keys)
+"""Administrators, types and constant data are the same in many records."""
 
 
 def type_ranges(type_: str) -> tuple[KeyRange, ...]:
@@ -439,10 +454,6 @@ def _digest_key(kind: bytes, raw: bytes) -> bytes:
 
 def _owner_key(data: bytes) -> bytes | None:
     """Return the key of the administrator in HS_ADMIN data; None if the data is invalid."""
-    return _cached_owner_key(data) if len(data) <= _MAX_CACHED_LENGTH else _build_owner_key(data)
-
-
-def _build_owner_key(data: bytes) -> bytes | None:
     start = _HANDLE_AT + 4
     try:
         (length,) = _LENGTH.unpack_from(data, _HANDLE_AT)
@@ -450,6 +461,3 @@ def _build_owner_key(data: bytes) -> bytes | None:
         return None
     # A four-byte index follows the handle.
     return _digest_key(_OWNER, data[start : start + length]) if 0 < length <= len(data) - start - 4 else None
-
-
-_cached_owner_key = lru_cache(_OWNER_CACHE_SIZE)(_build_owner_key)
