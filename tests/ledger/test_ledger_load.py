@@ -1,5 +1,6 @@
 """Bulk loads: all or none, with the same views as single writes."""
 
+import gc
 import io
 import itertools
 import os
@@ -10,11 +11,12 @@ import sys
 import tempfile
 import textwrap
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perseid.ledger import ledger as ledgers
@@ -26,6 +28,7 @@ from perseid.ledger.backup.load_encoding import (
     EncodingFailed,
     LoadEncoding,
     PackedDraft,
+    ViewRows,
     pack_draft,
     random_size,
 )
@@ -128,8 +131,8 @@ def in_two_processes(monkeypatch: pytest.MonkeyPatch) -> list[EncoderProcess]:
     started: list[EncoderProcess] = []
     create = EncoderProcess.__init__
 
-    def watched(process: EncoderProcess, folder: Path, run_size: int, at: int) -> None:
-        create(process, folder, run_size, at)
+    def watched(process: EncoderProcess, folder: Path, run_size: int, at: int, rows: ViewRows) -> None:
+        create(process, folder, run_size, at, rows)
         started.append(process)
 
     turns = itertools.cycle([False, True, True])
@@ -211,7 +214,7 @@ def test_a_load_ends_with_the_second_process(opened: Ledger, monkeypatch: pytest
 
 
 def test_the_second_process_reports_a_full_disk(tmp_path: Path) -> None:
-    process = EncoderProcess(tmp_path / "nowhere", 0, 1)
+    process = EncoderProcess(tmp_path / "nowhere", 0, 1, ViewRows([], [], []))
     packed = [pack_draft(draft, draft.contents()) for draft in drafts(["a"])]
     try:
         process.submit(packed, 1, bytes(random_size(packed[0][-1])), [])
@@ -232,7 +235,7 @@ def _finish(process: EncoderProcess) -> None:
 @pytest.mark.parametrize("cut", [0, 3, 20])
 def test_the_second_process_ends_with_the_first(tmp_path: Path, cut: int) -> None:
     requests, results = io.BytesIO(), io.BytesIO()
-    load_encoding._write_frame(requests, b"M", (str(tmp_path), 1_000, 1))
+    load_encoding._write_frame(requests, b"M", (str(tmp_path), 1_000, 1, ([], [], [])))
     load_encoding._write_frame(requests, b"M", ([], 0, b"", []))
     load_encoding.serve(io.BytesIO(requests.getvalue()[:cut]), results)
     assert results.getvalue() == b""
@@ -272,6 +275,33 @@ def test_load_with_an_existing_handle_leaves_no_trace(opened: Ledger, names: lis
     assert opened.find(b"10.1/a") is None
     sound(opened, 1)
     assert opened.load(drafts(["a"])).first == 2
+
+
+def test_garbage_of_the_source_is_collected_during_a_load(opened: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collection is paused, as it would scan all drafts in memory again and again."""
+    monkeypatch.setattr(bulk_load, "CHUNK", 10)
+    left: list[weakref.ref[Garbage]] = []
+    states: list[tuple[bool, int]] = []
+
+    def source() -> Iterator[Draft]:
+        for draft in drafts(shuffled(50)):
+            garbage = Garbage()
+            garbage.itself = garbage
+            left.append(weakref.ref(garbage))
+            del garbage
+            states.append((gc.isenabled(), sum(one() is not None for one in left)))
+            yield draft
+
+    opened.load(source())
+    assert {enabled for enabled, _ in states} == {False}
+    assert max(number for _, number in states) <= 11
+    assert gc.isenabled()
+
+
+class Garbage:
+    """An object that refers to itself."""
+
+    itself: "Garbage"
 
 
 def test_failed_load_leaves_no_trace(opened: Ledger) -> None:
@@ -610,6 +640,23 @@ def test_sorter_returns_everything_in_order(rows: list[tuple[bytes, int]], limit
             part = rows[first : first + 7]
             runs.add(part, sum(len(key) for key, _ in part))
         assert list(runs.sorted()) == sorted(rows)
+
+
+@given(st.lists(st.tuples(st.binary(max_size=2), st.integers(0, 9)), max_size=60), st.integers(0, 3_000), st.booleans())
+@example([(b"k", number) for number in (9, 8, 7, 1)], 3_000, False)
+def test_sorter_by_key_keeps_the_order_of_equal_keys(rows: list[tuple[bytes, int]], limit: int, ascend: bool) -> None:
+    """Otherwise it returns all rows by ascending key."""
+    if ascend:
+        rows = [(key, number) for number, (key, _) in enumerate(rows)]
+    with ExternalSorter(tuple[bytes, int], Path(tempfile.gettempdir()), limit, by_key=True) as runs:
+        for first in range(0, len(rows), 7):
+            part = rows[first : first + 7]
+            runs.add(part, sum(len(key) for key, _ in part))
+        found = list(runs.sorted())
+    assert sorted(found) == sorted(rows)
+    assert [key for key, _ in found] == sorted(key for key, _ in rows)
+    if ascend:
+        assert found == sorted(rows)
 
 
 def test_sorter_leaves_no_file(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from perseid.ledger.backup.bulk_load import BulkLoad, LoadResult, Progress
 from perseid.ledger.log.entry import Draft
-from perseid.ledger.log.log import Log
+from perseid.ledger.log.log import Log, gc_paused
 from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import HOMED, POLICY, record_key
 from perseid.ledger.log.requests import Outcome, Preconditions, Request, StateChange, changed_result
@@ -191,7 +191,7 @@ class Ledger:
             return self._load(drafts, preconditions or {}, progress)
 
     def _load(self, drafts: Iterable[Draft], preconditions: Preconditions, progress: Progress) -> LoadResult:
-        with self.answers.locked(), self._loading():
+        with self.answers.locked(), self._loading(), gc_paused():
             with BulkLoad(self.log, self.answers.folder) as load:
                 loaded = load.append(drafts, preconditions, progress)
                 if loaded.count:

@@ -227,8 +227,8 @@ class Value:
 
     def to_bytes(self) -> bytes:
         """The binary form."""
-        if self.ttl_type is TtlType.RELATIVE and not self.references:
-            # Fast path for nearly all values, at a third of the cost. Errors are raised by the slow path.
+        if not (self.ttl_type or self.references):
+            # The fast path for nearly all values, at a third of the cost: a relative TTL. The slow path raises errors.
             try:
                 type_ = self.type.encode("utf-8")
                 fixed = HEAD.pack(self.index, to_wire(self.timestamp), 0, self.ttl, self.permissions, len(type_))

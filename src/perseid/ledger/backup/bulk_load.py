@@ -11,6 +11,7 @@ so a load next to other traffic should be split. The answers view follows after 
 Memory does not grow with the ledger.
 """
 
+import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from perseid.ledger.errors import (
 )
 from perseid.ledger.log.commit import check_end, check_mode
 from perseid.ledger.log.entry import Draft, Entry, find_oversized, next_jump
-from perseid.ledger.log.log import SQL_VIEWS, TOKEN_LENGTH, Log, gc_paused, retry_delays
+from perseid.ledger.log.log import SQL_VIEWS, TOKEN_LENGTH, Log, retry_delays
 from perseid.ledger.log.requests import Preconditions
 from perseid.ledger.merkle import Frontier
 from perseid.ledger.store.sorting import RUN_SIZE, take_batch
@@ -223,29 +224,32 @@ class BulkLoad:
         source, encoding = iter(drafts), self._encoding
         encoding.start(self._first, self._at)
         while chunk := take_batch(source, encoding.chunk_size, LOAD_CHUNK_BYTES, _draft_size):
-            with gc_paused():
-                packed = [_pack(draft) for draft in chunk]
-                random = self._log.random(sum([random_size(draft[-1]) for draft in packed]))
-                for encoded in encoding.encode(packed, random):
-                    self._insert(cursor, encoded)
-                    progress(self._frontier.size - self._first + 1)
+            packed = [_pack(draft) for draft in chunk]
+            random = self._log.random(sum([random_size(draft[-1]) for draft in packed]))
+            for encoded in encoding.encode(packed, random):
+                self._insert(cursor, encoded)
+                progress(self._frontier.size - self._first + 1)
+            gc.collect(1)  # what the source may have left: collection is paused
         for encoded in encoding.finish():
             self._insert(cursor, encoded)
             progress(self._frontier.size - self._first + 1)
 
     def _insert(self, cursor: Any, chunk: EncodedChunk) -> None:
         """Write entries and the nodes of the tree."""
-        frontier, at = self._frontier, self._at
+        frontier, at, statements = self._frontier, self._at, self._log.statements
         values: list[object] = []
         nodes: list[tuple[int, int, bytes]] = []
-        token = self._token if frontier.size < self._first else b""
+        if frontier.size < self._first:
+            leaf, body = chunk.leaves.pop(0), chunk.bodies.pop(0)
+            nodes += frontier.append(leaf)
+            cursor.execute(statements.insert_entry, (frontier.size, at, 0, 0, 1, self._token, leaf, body))
+            self.leaf = leaf
         for leaf, body in zip(chunk.leaves, chunk.bodies, strict=True):
             nodes += frontier.append(leaf)
-            values += (frontier.size, at, 0, 0, 1, token, leaf, body)
-            token = b""
+            values += (frontier.size, at, leaf, body)
             self.leaf = leaf
-        insert_values(cursor, self._log.statements.insert_entry, values, len(entries.columns))
-        insert_rows(cursor, self._log.statements.insert_node, nodes)
+        insert_values(cursor, statements.insert_new_entry, values, 4)
+        insert_rows(cursor, statements.insert_node, nodes)
         # PostgreSQL starts its idle timeout after a single statement, but not after a pipeline of many rows.
         cursor.execute("SELECT 1")
 
@@ -314,7 +318,7 @@ class BulkLoad:
 
 def _pack(draft: Draft) -> PackedDraft:
     """Check and encode the record of a draft."""
-    if draft.key.startswith(PREFIX_RECORD_KEYS):
+    if draft.handle.startswith("0.") and draft.key.startswith(PREFIX_RECORD_KEYS):
         raise ValueError(f"{draft.handle} is a prefix record, which cannot be loaded in bulk")
     contents = draft.contents()
     if find_oversized(contents):

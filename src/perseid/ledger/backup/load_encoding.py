@@ -31,8 +31,8 @@ from perseid.ledger.views.search_keys import index_keys
 BLOCK_ROWS: Final = 2_000
 """Rows of an SQL view that are written at a time."""
 
-SLICE: Final = 100
-"""Drafts that this process encodes before it looks again whether the other one is ready."""
+SLICE: Final = 128
+"""Drafts that this process encodes before it looks again whether the other one is ready; four inserts."""
 
 MAX_LATER: Final = 8 << 20
 """Bytes of entries after the chunk that waits for the other process: so many are in memory, and as many before it. That
@@ -107,9 +107,9 @@ class RowSorters:
 
     def __init__(self, folder: Path, run_size: int) -> None:
         """`folder` is where unnamed temporary files are created."""
-        self._records = ExternalSorter(tuple[bytes, int], folder, run_size)
-        self._search_keys = ExternalSorter(tuple[bytes, int], folder, run_size)
-        self._items = ExternalSorter(tuple[bytes, bytes], folder, run_size)
+        self._records = ExternalSorter(tuple[bytes, int], folder, run_size, by_key=True)
+        self._search_keys = ExternalSorter(tuple[bytes, int], folder, run_size, by_key=True)
+        self._items = ExternalSorter(tuple[bytes, bytes], folder, run_size, by_key=True)
 
     def close(self) -> None:
         """Release the temporary files."""
@@ -117,7 +117,7 @@ class RowSorters:
             sorter.close()
 
     def add(self, rows: ViewRows) -> None:
-        """Add rows."""
+        """Add rows of entries after those before."""
         records, search_keys, items = rows
         self._records.add(records, sum([len(key) for key, _ in records]))
         self._search_keys.add(search_keys, sum([len(key) for key, _ in search_keys]))
@@ -172,7 +172,8 @@ class EncodingFailed(LedgerError):
 class EncoderProcess:
     """A second process that encodes chunks, one at a time, and sorts the rows of the views."""
 
-    def __init__(self, folder: Path, run_size: int, at: int) -> None:
+    def __init__(self, folder: Path, run_size: int, at: int, rows: ViewRows) -> None:
+        """`at` is the time of all entries; `rows` are those of the entries before."""
         # In a group of its own: Ctrl-C in a terminal is for this process, which ends the other one.
         self._process = subprocess.Popen(  # noqa: S603 - our own module
             [sys.executable, *_ARGUMENTS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
@@ -184,7 +185,7 @@ class EncoderProcess:
             with suppress(OSError):  # there is a limit for each user
                 fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
         self._is_busy = False  # with a chunk whose result was not taken
-        self._send((str(folder), run_size, at))
+        self._send((str(folder), run_size, at, rows))
 
     def close(self) -> None:
         """End it, if it has not ended."""
@@ -200,7 +201,7 @@ class EncoderProcess:
         return self._is_busy and not any(fcntl.ioctl(self._results, termios.FIONREAD, bytes(4)))
 
     def submit(self, chunk: list[PackedDraft], first: int, random: bytes, rows: list[ViewRows]) -> None:
-        """Encode a chunk as the entries from `first` on; add `rows` to those of the views."""
+        """Encode a chunk as the entries from `first` on; after their rows, add `rows` to those of the views."""
         self._send((chunk, first, random, rows))
         self._is_busy = True
 
@@ -261,9 +262,9 @@ class LoadEncoding:
         self._process: EncoderProcess | None = None
         self._next = 1
         self._at = 0
-        self._after: list[EncodedChunk] = []  # after the chunk that the process has
+        self._after = EncodedChunk([], [])  # after the chunk that the process has
         self._waiting: tuple[list[PackedDraft], int, bytes] | None = None  # the chunk that it gets next, without delay
-        self._later: list[EncodedChunk] = []  # after that
+        self._later = EncodedChunk([], [])  # after that
         self._later_size = 0
         self._rows: list[ViewRows] = []  # which the process does not have yet
 
@@ -285,8 +286,7 @@ class LoadEncoding:
     def _start_process(self) -> None:
         rows = self._sorters.unsorted()
         if rows is not None and len(os.sched_getaffinity(0)) > 1:
-            self._process = EncoderProcess(self._folder, self._run_size, self._at)
-            self._rows.append(rows)
+            self._process = EncoderProcess(self._folder, self._run_size, self._at, rows)
 
     def encode(self, chunk: list[PackedDraft], random: bytes) -> Iterator[EncodedChunk]:
         """Encode the next drafts, and return what is ready and was not returned yet, in order."""
@@ -304,7 +304,8 @@ class LoadEncoding:
             self._waiting = chunk, first, random
         else:
             encoded, rows = encode_chunk(chunk, first, self._at, random)
-            self._later.append(encoded)
+            self._later.leaves.extend(encoded.leaves)
+            self._later.bodies.extend(encoded.bodies)
             self._later_size += sum(map(len, encoded.bodies))
             self._rows.append(rows)
         if not process.is_working or self._later_size >= MAX_LATER:
@@ -314,9 +315,9 @@ class LoadEncoding:
         self, process: EncoderProcess, chunk: list[PackedDraft], first: int, random: bytes
     ) -> list[EncodedChunk]:
         """Give the other process what waits for it; return what it had, and what comes before what it gets."""
-        ready = [*process.results(), *self._after]
+        ready = [each for each in (*process.results(), self._after) if each.bodies]
         process.submit(chunk, first, random, self._rows)
-        self._after, self._waiting, self._later, self._rows = self._later, None, [], []
+        self._after, self._waiting, self._later, self._rows = self._later, None, EncodedChunk([], []), []
         self._later_size = 0
         return ready
 
@@ -326,7 +327,7 @@ class LoadEncoding:
         if process is None:
             return []
         ready = [] if self._waiting is None else self._submit(process, *self._waiting)
-        ready += [*process.results(), *self._after]
+        ready += [each for each in (*process.results(), self._after) if each.bodies]
         process.finish(self._rows)
         return ready
 
@@ -346,7 +347,7 @@ class LoadEncoding:
 _ENDED = "the process that encodes the entries of a load has ended. Nothing was loaded; retry"
 
 _encode = msgspec.msgpack.Encoder().encode
-_START = msgspec.msgpack.Decoder(tuple[str, int, int])
+_START = msgspec.msgpack.Decoder(tuple[str, int, int, ViewRows])
 _REQUEST = msgspec.msgpack.Decoder(tuple[list[PackedDraft], int, bytes, list[ViewRows]])
 _ENCODED = msgspec.msgpack.Decoder(EncodedChunk)
 _FLAT: "msgspec.msgpack.Decoder[list[Any]]" = msgspec.msgpack.Decoder(list[Any])
@@ -375,19 +376,21 @@ def serve(requests: IO[bytes], results: IO[bytes]) -> None:
     frame = _read_frame(requests)
     if frame is None:
         return
-    folder, run_size, at = _START.decode(frame[1])
+    folder, run_size, at, before = _START.decode(frame[1])
     try:
         with closing(RowSorters(Path(folder), run_size)) as sorters:
+            sorters.add(before)
             while (frame := _read_frame(requests)) is not None:
                 chunk, first, random, others = _REQUEST.decode(frame[1])
+                if chunk:
+                    encoded, rows = encode_chunk(chunk, first, at, random)
+                    _write_frame(results, _MESSAGE, encoded)
+                    sorters.add(rows)
                 for rows in others:
                     sorters.add(rows)
                 if not chunk:
                     _send_rows(sorters, results)
                     return
-                encoded, rows = encode_chunk(chunk, first, at, random)
-                _write_frame(results, _MESSAGE, encoded)
-                sorters.add(rows)
     except StorageFull as problem:
         _write_frame(results, _FULL, str(problem).encode())
 

@@ -9,6 +9,7 @@ import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
+from operator import itemgetter
 from pathlib import Path
 from struct import Struct
 from typing import Final, Generic, Self, TypeVar
@@ -57,14 +58,19 @@ def row_size(row: tuple[bytes, int] | tuple[bytes, bytes]) -> int:
 class ExternalSorter(Generic[Row]):
     """Takes rows in any order and returns them in ascending order, once."""
 
-    def __init__(self, row: type[Row], folder: Path, limit: int = RUN_SIZE) -> None:
-        """`row` is the type of the rows; `folder` is where the temporary file is created if needed."""
+    def __init__(self, row: type[Row], folder: Path, limit: int = RUN_SIZE, *, by_key: bool = False) -> None:
+        """`row` is the type of the rows; `folder` is where the temporary file is created if needed.
+
+        If rows with the same key are added in ascending order, or if their order does not matter, they can be sorted
+        `by_key` alone: to compare keys takes half as long as to compare rows.
+        """
         import msgspec  # noqa: PLC0415 - most commands load this module but never sort
 
         self._decoder = msgspec.msgpack.Decoder(list[row])  # type: ignore[valid-type]
         self._encoder = msgspec.msgpack.Encoder()
         self._folder = folder
         self._limit = limit
+        self._order: Callable[[Row], bytes] | None = itemgetter(0) if by_key else None
         self._rows: list[Row] = []
         self._byte_count = 0
         self._file: int | None = None
@@ -103,14 +109,14 @@ class ExternalSorter(Generic[Row]):
 
     def sorted_blocks(self) -> Iterator[list[Row]]:
         """Return all rows in ascending order, in blocks."""
-        self._rows.sort()
-        return _merge([*(self._read_run(*run) for run in self._runs), self._blocks()])
+        self._rows.sort(key=self._order)
+        return _merge([*(self._read_run(*run) for run in self._runs), self._blocks()], self._order)
 
     def _write_run(self) -> None:
         if self._file is None:
             with tempfile.TemporaryFile(dir=self._folder) as file:
                 self._file = os.dup(file.fileno())
-        self._rows.sort()
+        self._rows.sort(key=self._order)
         begin = os.lseek(self._file, 0, os.SEEK_END)
         with os.fdopen(os.dup(self._file), "wb") as stream:
             for rows in self._blocks():
@@ -139,7 +145,7 @@ class ExternalSorter(Generic[Row]):
             at += length
 
 
-def _merge(runs: Iterable[Iterator[list[Row]]]) -> Iterator[list[Row]]:
+def _merge(runs: Iterable[Iterator[list[Row]]], order: Callable[[Row], bytes] | None) -> Iterator[list[Row]]:
     """Merge sorted runs, each in blocks.
 
     Every round takes from the current block of each run what is not above the lowest last row of all: nothing that
@@ -151,12 +157,12 @@ def _merge(runs: Iterable[Iterator[list[Row]]]) -> Iterator[list[Row]]:
         merged: list[Row] = []
         remaining = []
         for block, start, run in current:
-            end = bisect_right(block, limit, start)
+            end = len(block) if block[-1] == limit else bisect_right(block, limit, start)
             merged += block[start:end]
             if end < len(block):
                 remaining.append((block, end, run))
             elif following := next(run, None):
                 remaining.append((following, 0, run))
         current = remaining
-        merged.sort()
+        merged.sort(key=order)
         yield merged

@@ -254,6 +254,7 @@ class Statements:
     """The hot statements as text for one dialect; parameters are positional, in the order of occurrence."""
 
     insert_entry: str
+    insert_new_entry: str
     rewrite_body: str
     insert_redaction: str
     insert_step: str
@@ -390,6 +391,19 @@ def compile_statements(name: str) -> Statements:
 
     return Statements(
         insert_entry=text(entries.insert()),
+        # The first entry of a record, without a token: number, date, leaf and body. An empty string is bytes here.
+        insert_new_entry=text(
+            insert(entries).values(
+                seq=bindparam("seq"),
+                at=bindparam("at"),
+                previous=literal_column("0"),
+                jump=literal_column("0"),
+                nth=literal_column("1"),
+                token=literal_column("x''" if name == "sqlite" else "''"),
+                leaf=bindparam("leaf"),
+                body=bindparam("body"),
+            )
+        ),
         rewrite_body=text(update(entries).values(body=bindparam("new_body")).where(entries.c.seq == key)),
         insert_redaction=text(
             insert(redactions)
