@@ -24,7 +24,7 @@ import msgspec
 
 from perseid.ledger.errors import LedgerError, StorageFull
 from perseid.ledger.log.entry import Action, Change, Draft, LastUpdate, State, Summary, encode_fields
-from perseid.ledger.store.sorting import ExternalSorter
+from perseid.ledger.store.sorting import ExternalSorter, count_bytes
 from perseid.ledger.views.answers_format import encode_item, record_key, store_key
 from perseid.ledger.views.search_keys import index_keys
 
@@ -118,10 +118,9 @@ class RowSorters:
 
     def add(self, rows: ViewRows) -> None:
         """Add rows of entries after those before."""
-        records, search_keys, items = rows
-        self._records.add(records, sum([len(key) for key, _ in records]))
-        self._search_keys.add(search_keys, sum([len(key) for key, _ in search_keys]))
-        self._items.add(items, sum([len(key) + len(item) for key, item in items]))
+        self._records.add(rows.records, count_bytes(rows.records))
+        self._search_keys.add(rows.search_keys, count_bytes(rows.search_keys))
+        self._items.add(rows.items, count_bytes(rows.items))
 
     def unsorted(self) -> ViewRows | None:
         """Return all rows; None if some are in a file."""

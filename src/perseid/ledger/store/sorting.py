@@ -7,7 +7,7 @@ it disappears with the process and no other process can open it.
 import os
 import tempfile
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
@@ -53,6 +53,14 @@ def row_size(row: tuple[bytes, int] | tuple[bytes, bytes]) -> int:
     """Return the bytes of data in a row."""
     key, rest = row
     return len(key) + (len(rest) if isinstance(rest, bytes) else 0)
+
+
+def count_bytes(rows: Sequence[tuple[bytes, int] | tuple[bytes, bytes]]) -> int:
+    """Return the bytes of data in rows."""
+    if not rows:
+        return 0
+    columns = (0, 1) if isinstance(rows[0][1], bytes) else (0,)
+    return sum([sum(map(len, map(itemgetter(column), rows))) for column in columns])
 
 
 class ExternalSorter(Generic[Row]):
@@ -130,7 +138,7 @@ class ExternalSorter(Generic[Row]):
         """Yield the rows in the blocks in which they are written."""
         for first in range(0, len(self._rows), _BLOCK_ROWS):
             rows = self._rows[first : first + _BLOCK_ROWS]
-            if sum(map(row_size, rows)) <= _BLOCK_SIZE:
+            if count_bytes(rows) <= _BLOCK_SIZE:
                 yield rows
             else:
                 yield from split_batches(rows, _BLOCK_ROWS, _BLOCK_SIZE, row_size)
