@@ -225,6 +225,7 @@ class Cluster:
             "fsync": "on" if self._fsync else "off",
             "autovacuum": "on" if self._fsync else "off",  # it looks at the databases of all tests that have ended
             "max_connections": "60",  # a test of many writers has some dozens
+            "dynamic_shared_memory_type": "mmap",  # in its folder: nothing else removes that of a killed server
             "shared_buffers": "16MB",  # what the tests write fits, and there may be as many servers as cores
         }
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]

@@ -87,6 +87,7 @@ def test_nothing_is_left_after_stop_and_it_can_be_started_again() -> None:
             pid, folder, url = again.pid, again.folder, again.database()
             for setting in ("fsync", "synchronous_commit", "full_page_writes"):
                 assert query(url, f"SELECT current_setting('{setting}')") == "on", "commits reach the disk"
+            assert any((folder / "data" / "pg_dynshmem").iterdir()), "also its shared memory is in the folder"
         assert not is_running(pid)
         assert not folder.exists()
     again.stop()
