@@ -173,6 +173,9 @@ class Ledger:
         meanwhile()
         return [future.result() for future in futures]
 
+    def prepare(self, request: Request) -> None:
+        """Do what can be done before a request is appended, if it is probably the next one."""
+
     def change(self, request: StateChange) -> Any:
         """Change state that is not derived from entries, and return the result."""
         return changed_result(self.append(request)[0])

@@ -424,16 +424,8 @@ def _encode_draft(draft: Draft) -> _Draft:
 
 
 def _decode_draft(message: _Draft) -> Draft:
-    draft = Draft(
-        Action(message.action),
-        State(message.state),
-        message.handle,
-        message.interface,
-        message.actor,
-        message.note,
-        exact=message.exact,
-    )
-    return draft.with_contents(message.contents)
+    kind = Action(message.action), State(message.state), message.exact
+    return Draft.of_contents(kind, message.handle, message.interface, message.actor, message.note, message.contents)
 
 
 def _encode_once(once: IdempotentRequest) -> _Once:

@@ -240,7 +240,7 @@ class Execution(Generic[T]):
     result: T = field(init=False)
     """The result, once `decide` has returned None."""
     _attempts: int = field(default=0, init=False)
-    _is_ahead: bool = field(default=False, init=False)
+    _ahead: Append | Execute | None = field(default=None, init=False)
     _is_done: bool = field(default=False, init=False)
     _plan: Plan[T] = field(init=False)
     _snapshot: Snapshot = field(init=False)
@@ -263,9 +263,12 @@ class Execution(Generic[T]):
         What the earlier one changes fails the preconditions. So a decision that has none, because nothing is appended,
         is not used; nor is one inside the commit.
         """
-        self.decide()
-        self._is_ahead = bool(self._plan.drafts) and self._plan.deferred is None
-        return self._is_ahead
+        request = self.decide()
+        if request is None or not self._plan.drafts or self._plan.deferred is not None:
+            return False
+        self.registry.ledger.prepare(request)
+        self._ahead = request
+        return True
 
     @property
     def expected(self) -> T | None:
@@ -274,9 +277,9 @@ class Execution(Generic[T]):
 
     def decide(self) -> Append | Execute | None:
         """Decide the command: the request to the ledger, or None if there is nothing to do. Raises `Refused`."""
-        if self._is_ahead:
-            self._is_ahead = False
-            return self._request()
+        if self._ahead is not None:
+            request, self._ahead = self._ahead, None
+            return request
         if self._is_done:
             return None
         if self._attempts == MAX_ATTEMPTS:

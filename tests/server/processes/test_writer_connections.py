@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from perseid.ledger.errors import LedgerError, OutcomeUnknown, StorageFull, TooBusy
-from perseid.ledger.log.requests import Appended, Outcome
+from perseid.ledger.log.requests import Appended, Outcome, Request
 from perseid.registry import codec
 from perseid.registry.codec import encode_request
 from perseid.registry.commands.records import Create
@@ -63,6 +63,26 @@ def test_connection_of_a_thread_ends_with_it(folder: Path) -> None:
             thread.join()
             assert registry.ledger.find(b"12345/%d" % number) is not None
         until(lambda: count_sockets() == before)
+
+
+def test_step_that_was_prepared_is_encoded_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two steps of a job, the writer does not wait for the second one to be encoded."""
+    encoded: list[object] = []
+
+    def spy(request: Request) -> bytes:
+        encoded.append(request)
+        return encode_request(request)
+
+    monkeypatch.setattr(remote_ledger, "encode_request", spy)
+    with writing(folder), remote(folder) as registry:
+        create = registry.execution(Create(handle("12345/prepared"), (URL,)), OPERATOR, "cli")
+        other = registry.execution(Create(handle("12345/other"), (URL,)), OPERATOR, "cli")
+        assert create.decide_ahead()
+        other.complete()
+        assert create.decide_ahead()
+        create.complete()
+        assert len(encoded) == 3
+        assert {registry.ledger.find(b"12345/" + name) is None for name in (b"prepared", b"other")} == {False}
 
 
 def test_without_a_writer_nothing_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

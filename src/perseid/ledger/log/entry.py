@@ -425,6 +425,21 @@ class Draft:
     """Whether the suffix is case-sensitive."""
     _contents: list[bytes] | None = field(default=None, init=False, repr=False, compare=False)
 
+    @classmethod
+    def of_contents(
+        cls,
+        kind: tuple[Action, State, bool],
+        handle: str,
+        interface: str,
+        actor: str,
+        note: str,
+        contents: list[bytes],
+    ) -> Self:
+        """A draft of values that are encoded already; `kind` is action, state and case rule."""
+        draft = cls(kind[0], kind[1], handle, interface, actor, note, exact=kind[2])
+        object.__setattr__(draft, "_contents", contents)
+        return draft
+
     @property
     def key(self) -> bytes:
         """The record's key."""
@@ -454,14 +469,6 @@ class Draft:
             self.action, self.state, handle, self.interface, self.actor, self.note, self.values, self.exact
         )
         object.__setattr__(self, "_contents", contents)
-        object.__setattr__(draft, "_contents", contents)
-        return draft
-
-    def with_contents(self, contents: list[bytes]) -> Self:
-        """The same draft with values that are encoded already."""
-        draft = type(self)(
-            self.action, self.state, self.handle, self.interface, self.actor, self.note, exact=self.exact
-        )
         object.__setattr__(draft, "_contents", contents)
         return draft
 

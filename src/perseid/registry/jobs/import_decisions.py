@@ -88,21 +88,11 @@ def can_keep(context: Context, draft: Draft, options: RowOptions) -> bool:
 
 def apply_decision(context: Context, decision: KeptDecision, note: str) -> Draft | None:
     """Return the entry of a decision that holds, with the time of now; None if the handle is no longer new."""
-    draft = Draft(
-        Action.CREATE,
-        State(decision.state),
-        decision.handle,
-        context.interface,
-        str(context.identity),
-        note,
-        exact=decision.exact,
-    )
-    if context.snapshot.entry(draft.key, new=True) is not None:
-        return None
     now = _TIMESTAMP.pack(to_wire(context.now))
-    return draft.with_contents(
-        [content[:_TIMESTAMP_AT] + now + content[_TIMESTAMP_END:] for content in decision.contents]
-    )
+    contents = [content[:_TIMESTAMP_AT] + now + content[_TIMESTAMP_END:] for content in decision.contents]
+    kind = Action.CREATE, State(decision.state), decision.exact
+    draft = Draft.of_contents(kind, decision.handle, context.interface, str(context.identity), note, contents)
+    return draft if context.snapshot.entry(draft.key, new=True) is None else None
 
 
 def _leaf(entry: Entry | None) -> str:

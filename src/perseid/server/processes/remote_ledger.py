@@ -177,6 +177,7 @@ class RemoteLedger(Ledger):
         self._stop = threading.Event()
         self._state = WriterState()
         self._state_until = 0.0
+        self._prepared: tuple[Request, bytes] | None = None
 
     def close(self) -> None:
         """Release everything."""
@@ -218,6 +219,14 @@ class RemoteLedger(Ledger):
 
     # Writing
 
+    def prepare(self, request: Request) -> None:
+        """Encode a request, so that the writer does not wait for that after the commit before it."""
+        self._prepared = request, encode_request(request)
+
+    def _encode(self, request: Request) -> bytes:
+        prepared, self._prepared = self._prepared, None
+        return prepared[1] if prepared is not None and prepared[0] is request else encode_request(request)
+
     def append(self, *requests: Request, meanwhile: Callable[[], None] = lambda: None) -> list[Outcome]:
         """Send requests and wait for all of them. `meanwhile` is called while they are committed; it never raises."""
         connection: _ThreadConnection | None = getattr(self._threads, "connection", None)
@@ -228,7 +237,7 @@ class RemoteLedger(Ledger):
             with self._lock:
                 self._connections.add(connection)
         self._check_stalled()
-        messages = {next(connection.ids): encode_request(request) for request in requests}
+        messages = {next(connection.ids): self._encode(request) for request in requests}
         replies = connection.exchange(messages, meanwhile)
         return [_decode_reply(replies[request_id]) for request_id in messages]
 
