@@ -280,6 +280,7 @@ def test_load_with_an_existing_handle_leaves_no_trace(opened: Ledger, names: lis
 def test_garbage_of_the_source_is_collected_during_a_load(opened: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Collection is paused, as it would scan all drafts in memory again and again."""
     monkeypatch.setattr(bulk_load, "CHUNK", 10)
+    monkeypatch.setattr(bulk_load, "MAX_GARBAGE", 0)
     left: list[weakref.ref[Garbage]] = []
     states: list[tuple[bool, int]] = []
 

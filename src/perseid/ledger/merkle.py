@@ -62,19 +62,19 @@ class Frontier:
         """The roots of the complete subtrees."""
         return tuple(self._hashes)
 
-    def append(self, leaf: bytes) -> list[tuple[int, int, bytes]]:
-        """Add a leaf hash; return the tile nodes it completes as (tile level, position, hash)."""
+    def append(self, *leaves: bytes) -> list[tuple[int, int, bytes]]:
+        """Add leaf hashes; return the tile nodes that they complete as (tile level, position, hash)."""
         complete = []
         hashes = self._hashes
-        hashes.append(leaf)
-        size = self.size = self.size + 1
-        height = 0
-        while not size >> height & 1:
-            right = hashes.pop()
-            hashes[-1] = node_hash(hashes[-1], right)
-            height += 1
-            if height % TILE_BITS == 0:
-                complete.append((height // TILE_BITS, (size >> height) - 1, hashes[-1]))
+        for size, leaf in enumerate(leaves, self.size + 1):
+            node, height = leaf, 0
+            while not size >> height & 1:
+                node = node_hash(hashes.pop(), node)
+                height += 1
+                if height % TILE_BITS == 0:
+                    complete.append((height // TILE_BITS, (size >> height) - 1, node))
+            hashes.append(node)
+        self.size += len(leaves)
         return complete
 
     def root(self) -> bytes:

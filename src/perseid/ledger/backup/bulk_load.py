@@ -15,7 +15,7 @@ import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -132,6 +132,9 @@ class BulkWriter:
 LOAD_CHUNK_BYTES: Final = 4 << 20
 """The same for a load, in bytes of values. A chunk is in memory three times: as values, bodies and answers items."""
 
+MAX_GARBAGE: Final = 20_000
+"""Objects created during a load, and not released, after which unused ones are looked for."""
+
 CHUNKS_ALONE: Final = 4
 """Chunks that are encoded in this process. If there are more, a second process does the rest; its start takes as long
 as some thousand entries."""
@@ -229,27 +232,24 @@ class BulkLoad:
             for encoded in encoding.encode(packed, random):
                 self._insert(cursor, encoded)
                 progress(self._frontier.size - self._first + 1)
-            gc.collect(1)  # what the source may have left: collection is paused
+            if gc.get_count()[0] > MAX_GARBAGE:
+                gc.collect(1)  # what the source may have left: collection is paused
         for encoded in encoding.finish():
             self._insert(cursor, encoded)
             progress(self._frontier.size - self._first + 1)
 
     def _insert(self, cursor: Any, chunk: EncodedChunk) -> None:
         """Write entries and the nodes of the tree."""
-        frontier, at, statements = self._frontier, self._at, self._log.statements
-        values: list[object] = []
-        nodes: list[tuple[int, int, bytes]] = []
-        if frontier.size < self._first:
-            leaf, body = chunk.leaves.pop(0), chunk.bodies.pop(0)
-            nodes += frontier.append(leaf)
-            cursor.execute(statements.insert_entry, (frontier.size, at, 0, 0, 1, self._token, leaf, body))
-            self.leaf = leaf
-        for leaf, body in zip(chunk.leaves, chunk.bodies, strict=True):
-            nodes += frontier.append(leaf)
-            values += (frontier.size, at, leaf, body)
-            self.leaf = leaf
-        insert_values(cursor, statements.insert_new_entry, values, 4)
+        leaves, bodies = chunk
+        first, at, statements = self._frontier.size + 1, self._at, self._log.statements
+        nodes = self._frontier.append(*leaves)
+        rows = zip(range(first, first + len(leaves)), repeat(at), leaves, bodies)
+        if first == self._first:
+            seq, at, leaf, body = next(rows)
+            cursor.execute(statements.insert_entry, (seq, at, 0, 0, 1, self._token, leaf, body))
+        insert_values(cursor, statements.insert_new_entry, list(chain.from_iterable(rows)), 4)
         insert_rows(cursor, statements.insert_node, nodes)
+        self.leaf = leaves[-1]
         # PostgreSQL starts its idle timeout after a single statement, but not after a pipeline of many rows.
         cursor.execute("SELECT 1")
 

@@ -512,12 +512,13 @@ def encode_fields(
     random_bytes: bytes,
 ) -> tuple[bytes, bytes]:
     """The same from the parts of a draft: `kind` is action, state and case rule; `texts` are handle, actor and note."""
+    action, state, exact = kind
     name, actor, note = texts
     nonce, actor_salt, note_salt = random_bytes[:16], random_bytes[16:32], random_bytes[32:48]
     pack = _LENGTH.pack
     count = pack(len(contents))
     body = [
-        _BODY.pack(FORMAT, *kind, len(name)),
+        _BODY.pack(FORMAT, action, state, exact, len(name)),
         name,
         nonce,
         _OPEN_SLOT,
@@ -531,7 +532,8 @@ def encode_fields(
         count,
     ]
     leaf = [
-        _LEAF.pack(FORMAT, seq, at, *kind, len(name)),
+        b"\0",  # see `leaf_hash`
+        _LEAF.pack(FORMAT, seq, at, action, state, exact, len(name)),
         name,
         nonce,
         sha256(b"A" + actor_salt + actor).digest(),
@@ -544,9 +546,9 @@ def encode_fields(
         if salt is None:
             salt = random_bytes[start : start + 16]
             start += 16
-        body += (_OPEN_SLOT, salt, pack(len(content)), content)
+        body += _OPEN_SLOT, salt, pack(len(content)), content
         leaf.append(sha256(b"V" + salt + content).digest())
-    return b"".join(body), leaf_hash(b"".join(leaf))
+    return b"".join(body), sha256(b"".join(leaf)).digest()
 
 
 Links = Callable[[int], tuple[int, int]]
