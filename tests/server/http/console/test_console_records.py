@@ -15,6 +15,7 @@ from perseid.registry.commands.records import PartialValue, Remove, ReplaceRecor
 from perseid.registry.queries.namespaces import ChangePolicy
 from perseid.registry.queries.resolve import Query
 from perseid.schema.names import rules
+from perseid.server.http.console import records, requests
 from perseid.server.http.console.values import MAX_ROWS, Change, Row, compare, merge
 from tests.server.http.console.console_user import ConsoleUser
 from tests.server.http.contexts import Harness, harness
@@ -101,6 +102,33 @@ def test_namespace_is_listed_in_pages(user: ConsoleUser) -> None:
     assert "Next page" in user.text
     user.get("/console/records?prefix=12345&state=reserved")
     assert "No identifiers found." in user.text
+
+
+def test_pages_of_a_list_lead_forward_and_back(user: ConsoleUser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "PAGE_SIZE", 12)
+    monkeypatch.setattr(requests, "MAX_CURSORS", 3)
+
+    def follow(text: str) -> list[str]:
+        (path,) = re.findall(f'href="([^"]*)">{text}</a>', user.page.body.decode())
+        user.get(unescape(path))
+        assert "prefix=12345" in path, "filters stay"
+        return names()
+
+    def names() -> list[str]:
+        return re.findall('href="/console/records/([^"/]+)"', user.page.body.decode())
+
+    user.get("/console/records?prefix=12345")
+    pages = [names()]
+    assert "First page" not in user.text
+    while "Next page" in user.text:
+        pages.append(follow("Next page"))
+    assert len(pages) == 5
+    assert len({name for page in pages for name in page}) == sum(map(len, pages)) > 50
+    assert [follow("Previous page"), follow("Previous page")] == [pages[3], pages[2]]
+    assert "Previous page" not in user.text, "the path of the page has no more cursors"
+    assert follow("First page") == pages[0]
+    assert follow("Next page") == pages[1]
+    assert "Previous page" not in user.text, "which is the first"
 
 
 def test_listed_identifiers_have_their_title_and_target(user: ConsoleUser, server: Harness) -> None:

@@ -346,10 +346,10 @@ def test_history_shows_public_versions_and_differences(server: Harness) -> None:
     assert "https://example.org/new" in page_of(server.get(first)).text
     assert "https://example.org/new" not in page_of(server.get(second)).text
     (number,) = re.findall("at=([0-9]+)", first)
-    assert (
-        len([link for link in page_of(server.get(f"/{name}?action=history&before={number}")).links if "at=" in link])
-        == 1
-    )
+    earlier = page_of(server.get(f"/{name}?action=history&before={number}"))
+    assert len([link for link in earlier.links if "at=" in link]) == 1
+    assert f"/{name}?action=history" in earlier.links, "back to the newest"
+    assert f"/{name}?action=history" not in page.links
     assert server.get(f"/{name}?action=history&before=x").status == 400
 
 

@@ -158,7 +158,7 @@ async def _access_page(console: ConsoleRequest, problem: ClientError | None = No
         try:
             access = await console.api.access(on)
             prefix = on if "/" not in on else on.partition("/")[0]
-            page = await console.api.users(prefix=prefix, page_size=PAGE_SIZE).page(console.text("cursor"))
+            page = await console.api.users(prefix=prefix, page_size=PAGE_SIZE).page(console.cursor())
             users, cursor = page.users, page.next
         except ClientError as error:
             problem = problem or error
@@ -259,9 +259,9 @@ async def revoke_token(console: ConsoleRequest) -> Response:
 async def _tokens_page(
     console: ConsoleRequest, problem: ClientError | None = None, made: CreatedToken | None = None
 ) -> Response:
-    tokens, cursor = [], None
+    tokens, cursor, shows_all = [], None, console.query.first("all") or ""
     try:
-        page = await console.api.tokens(all=bool(console.text("all")), page_size=PAGE_SIZE).page(console.text("cursor"))
+        page = await console.api.tokens(all=bool(shows_all), page_size=PAGE_SIZE).page(console.cursor())
         tokens, cursor = page.tokens, page.next
     except ClientError as error:
         problem = problem or error
@@ -277,6 +277,7 @@ async def _tokens_page(
         problem=problem,
         tokens=tokens,
         next_cursor=cursor,
+        shows_all=shows_all,
         made=made,
         scopes={scope.value: allows for scope, allows in _describe_scopes().items()},
         max_days=MAX_DAYS,

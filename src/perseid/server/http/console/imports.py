@@ -165,9 +165,9 @@ async def _import_page(console: ConsoleRequest, problem: ClientError | None = No
     found = await console.api.show_import(console.names["id"])
     problems, changes = None, None
     if found.invalid:
-        problems = await console.api.import_problems(found.id, page_size=PAGE_SIZE).page(console.text("problems"))
+        problems = await console.api.import_problems(found.id, page_size=PAGE_SIZE).page(console.cursor("problems"))
     if found.changes:
-        changes = await console.api.import_changes(found.id, page_size=PAGE_SIZE).page(console.text("changes"))
+        changes = await console.api.import_changes(found.id, page_size=PAGE_SIZE).page(console.cursor("changes"))
     advice, language = describe_advice(found, found.advice or "")
     return console.render(
         "import.html",

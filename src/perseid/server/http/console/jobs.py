@@ -44,7 +44,7 @@ _ANY_URL_OF_HOST: Final = re.compile(r"\*://([^/*]+)/\*")
 @JOBS.get("/jobs")
 async def list_jobs(console: ConsoleRequest) -> Response:
     """List the jobs, the latest first."""
-    page = await console.api.jobs(page_size=PAGE_SIZE).page(console.text("cursor"))
+    page = await console.api.jobs(page_size=PAGE_SIZE).page(console.cursor())
     return console.render(
         "jobs.html",
         title=_("Jobs"),
@@ -253,7 +253,7 @@ async def show_rewrite(console: ConsoleRequest) -> Response:
     if shown["to"]:
         try:
             pages = console.api.preview_rewrite(_selectors(console), shown["to"], page_size=PAGE_SIZE)
-            plan = await pages.page(console.text("cursor"))
+            plan = await pages.page(console.cursor())
         except ClientError as error:
             problem = error
     return console.render(
@@ -262,7 +262,7 @@ async def show_rewrite(console: ConsoleRequest) -> Response:
         problem=problem,
         namespaces=namespaces,
         plan=plan,
-        is_whole=plan is not None and not plan.next and not console.text("cursor"),
+        is_whole=plan is not None and not plan.next and not console.cursor(),
         exact=bool(shown["to"] and shown["url"]) and not shown["url"].endswith("*") and not (plan and plan.handles),
         url=shown["url"],
         host=shown["host"],
@@ -310,7 +310,7 @@ async def _transfer_page(console: ConsoleRequest, problem: ClientError | None = 
     if where and to:
         try:
             pages = console.api.preview_transfer(where, to, derived=derived, page_size=PAGE_SIZE)
-            plan = await pages.page(console.text("cursor"))
+            plan = await pages.page(console.cursor())
         except ClientError as error:
             problem = problem or error
     return console.render(
@@ -319,7 +319,7 @@ async def _transfer_page(console: ConsoleRequest, problem: ClientError | None = 
         problem=problem,
         namespaces=namespaces,
         plan=plan,
-        is_whole=plan is not None and not plan.next and not console.text("cursor"),
+        is_whole=plan is not None and not plan.next and not console.cursor(),
         where=where,
         to=to,
         derived=derived,

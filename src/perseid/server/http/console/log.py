@@ -52,7 +52,7 @@ async def show_log(console: ConsoleRequest) -> Response:
             prefix=filters.get("prefix"),
             page_size=PAGE_SIZE,
         )
-        page = await pages.page(console.text("cursor"))
+        page = await pages.page(console.cursor())
     except ClientError as error:
         problem = error
     return console.render(

@@ -43,7 +43,7 @@ async def add_namespace(console: ConsoleRequest) -> Response:
 
 
 async def _namespaces_page(console: ConsoleRequest, problem: ClientError | None = None) -> Response:
-    page = await console.api.namespaces(mine=True, page_size=PAGE_SIZE).page(console.text("cursor"))
+    page = await console.api.namespaces(mine=True, page_size=PAGE_SIZE).page(console.cursor())
     return console.render(
         "namespaces.html",
         title=_("Namespaces"),
@@ -167,14 +167,14 @@ async def add_type(console: ConsoleRequest) -> Response:
 
 
 async def _types_page(console: ConsoleRequest, problem: ClientError | None = None) -> Response:
-    page = await console.api.types(prefix=console.query.first("prefix") or "", page_size=PAGE_SIZE).page(
-        console.text("cursor")
-    )
+    prefix = console.query.first("prefix") or ""
+    page = await console.api.types(prefix=prefix, page_size=PAGE_SIZE).page(console.cursor())
     return console.render(
         "types.html",
         title=_("Types of values"),
         problem=problem,
         types=page.types,
+        prefix=prefix,
         next_cursor=page.next,
         fields=dict(console.form.pairs),
     )

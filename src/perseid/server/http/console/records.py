@@ -60,7 +60,7 @@ async def browse(console: ConsoleRequest) -> Response:
         if start is not None or (prefix and not text):
             where, suffix = start or (prefix, "")
             pages = console.api.list(where, state=state, starts_with=suffix, page_size=PAGE_SIZE)
-            listed = await pages.page(console.text("cursor"))
+            listed = await pages.page(console.cursor())
             found, cursor = listed.handles, listed.next
         elif text:
             handle = await _find_handle(console, text) if by in ("", "handle") else None
@@ -68,7 +68,7 @@ async def browse(console: ConsoleRequest) -> Response:
                 return console.redirect("records", handle)
             for by_now in _ways(text, by):
                 criteria: dict[str, Any] = {by_now: text, "state": state, **({"prefix": prefix} if prefix else {})}
-                results = await console.api.find(**criteria, page_size=PAGE_SIZE).page(console.text("cursor"))
+                results = await console.api.find(**criteria, page_size=PAGE_SIZE).page(console.cursor())
                 found, cursor, remark = results.results, results.next, results.remark or ""
                 if found or cursor:
                     break
@@ -207,7 +207,7 @@ async def _can_delete(console: ConsoleRequest, handle: str) -> bool:
 async def show_history(console: ConsoleRequest) -> Response:
     """Show the versions of a record, the newest first."""
     handle = console.names["handle"]
-    page = await console.api.history(handle, page_size=HISTORY_SIZE).page(console.text("cursor"))
+    page = await console.api.history(handle, page_size=HISTORY_SIZE).page(console.cursor())
     rows = [to_rows(version.values) for version in page.versions]
     versions = [
         (version, _describe_action(version, before), values, _compare_with(before, values))

@@ -58,6 +58,9 @@ from .values import to_text
 
 R = TypeVar("R")
 
+MAX_CURSORS: Final = 20
+"""Cursors of earlier pages in a link: 1.7 KB, which a browser sends twice, also as the page it comes from."""
+
 SEE_OTHER: Final = 303
 UNAUTHORIZED: Final = 401
 
@@ -189,6 +192,17 @@ class ConsoleRequest:
             value = self.query.first(name)
         return default if value is None else value.strip()
 
+    def cursors(self, name: str = "cursor") -> tuple[str, ...]:
+        """The cursors of the pages of a list that the user has come through, last that of this page; none on the first.
+
+        An API has no cursors of earlier pages, so the links to the next page keep them, up to `MAX_CURSORS`.
+        """
+        return tuple(self.query.all(name)[-MAX_CURSORS:])
+
+    def cursor(self, name: str = "cursor") -> str:
+        """The cursor of the page of a list; empty on the first."""
+        return next(reversed(self.cursors(name)), "").strip()
+
     # Responses
 
     def render(
@@ -221,6 +235,7 @@ class ConsoleRequest:
             navigation=get_navigation(),
             section=self.match.route.section,
             link=link,
+            cursors=self.cursors,
             form_token=session.make_form_token if session is not None else _no_token,
             problem=view,
             notice=get_notices().get(done or self.query.first("done") or "", ""),

@@ -95,9 +95,13 @@ class Router:
 
 
 def link(*segments: object, **query: object) -> str:
-    """The path of a page; segments are encoded, and parameters that are empty or None are left out."""
+    """The path of a page; segments are encoded, and parameters that are empty or None are left out.
+
+    A parameter whose value is a tuple repeats.
+    """
     path = "".join([f"/{quote(str(segment), safe='')}" for segment in segments])
-    pairs = [(name, str(value)) for name, value in query.items() if value not in (None, "", False)]
+    values = [(name, value if isinstance(value, tuple) else (value,)) for name, value in query.items()]
+    pairs = [(name, str(each)) for name, several in values for each in several if each not in (None, "", False)]
     return f"{BASE}{path}{'?' if pairs else ''}{urlencode(pairs)}"
 
 

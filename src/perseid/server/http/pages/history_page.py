@@ -75,9 +75,15 @@ def parse_entry(text: str | None) -> int | None:
 
 
 def history_page(
-    found: LookupResult, history: History, citation: Citation, links: LinkBuilder, headers: HeaderList
+    found: LookupResult,
+    history: History,
+    citation: Citation,
+    links: LinkBuilder,
+    headers: HeaderList,
+    *,
+    is_first: bool = True,
 ) -> Response:
-    """Return the timeline of a record."""
+    """Return the timeline of a record, or the part before an entry."""
     name, path = to_visible(found.name), path_to(found.name, links.settings)
     return render_page(
         "history.html",
@@ -91,6 +97,7 @@ def history_page(
         versions=[_show(version, path, links) for version in history.versions],
         before=history.before,
         complete=history.complete,
+        is_first=is_first,
     )
 
 

@@ -568,8 +568,10 @@ class _RecordResponse:
         versions = get_history(self.reader.snapshot, Anonymous(), found.resolved.handle, before, VERSIONS_PER_PAGE)
         links = LinkBuilder(settings, self.reader.link_to, self.reader.get_cached)
         citation = signposting.describe(found, self.reader, settings).citation
-        make = history_feed if self.parsed.action is Action.FEED else history_page
-        return _with_name(make(found, versions, citation, links, headers), found)
+        if self.parsed.action is Action.FEED:
+            return _with_name(history_feed(found, versions, citation, links, headers), found)
+        page = history_page(found, versions, citation, links, headers, is_first=before is None)
+        return _with_name(page, found)
 
     def redirect(self, candidates: Candidates, number: float) -> Response | None:
         """Create the redirect; None if there is no target, or the record is requested."""
