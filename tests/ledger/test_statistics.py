@@ -10,7 +10,7 @@ import pytest
 from perseid.ledger import statistics
 from perseid.ledger.log.entry import Action, State
 from perseid.ledger.log.log import Log
-from perseid.ledger.statistics import DAY, DAYS_KEPT, HOUR, HOURS_KEPT, MAX_WANTED, WANTED_KEPT, StatisticsStore
+from perseid.ledger.statistics import DAY, DAYS_KEPT, HOUR, HOURS_KEPT, MAX_WANTED, WANTED_KEPT, Share, StatisticsStore
 from tests.ledger.ledgers import NOW, Machine, change, url
 
 TODAY = NOW // 1_000_000 - NOW // 1_000_000 % DAY
@@ -158,6 +158,19 @@ def test_changes_of_a_restored_ledger_are_counted_again(kept: StatisticsStore, l
         connection.execute("UPDATE position SET seq = 99")
     count_all(kept, log)
     assert (total(kept, "created"), total(kept, "native"), kept.count_public()) == (2, 7, {"10.1": 2})
+
+
+def test_changes_are_counted_again_with_another_share(kept: StatisticsStore, log: Log) -> None:
+    log.append([change("a"), change("b"), change("c")])
+    for share, names in (
+        (Share(), ["a", "b", "c"]),
+        (Share(b"1 of 2", lambda handle: handle.endswith("a")), ["a"]),
+        (Share(b"2 of 2", lambda handle: not handle.endswith("a")), ["b", "c"]),
+        (Share(), ["a", "b", "c"]),
+    ):
+        with log.open_reader() as reader:
+            assert not kept.count_changes(reader, TODAY, share)
+        assert (total(kept, "created"), kept.count_public()) == (len(names), {"10.1": len(names)})
 
 
 def test_a_damaged_file_is_replaced(kept: StatisticsStore) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -20,6 +21,7 @@ from perseid.records.site import Site as SiteInformation
 from perseid.records.site import Transport
 from perseid.registry.installation.installation import Installation
 from tests.cli.installation import call
+from tests.server.failover import wait_until
 from tests.server.native.native_client import NativeClient as PlainClient
 from tests.server.native.native_client import Via
 from tests.server.running import Serving, free_port, start
@@ -193,6 +195,27 @@ def test_left_copies_are_not_listed_beside_moved_records(cluster: Cluster) -> No
                 client.create(name, [Value.text(1, "URL", "https://example.org/new")])
         listed = client.list_handles(PREFIX)
     assert [listed.count(name) for name in MOVED] == [1] * len(MOVED)
+
+
+def test_statistics_leave_copies_out(cluster: Cluster) -> None:
+    basic = f"{quote(ADMINISTRATOR, safe='')}:{cluster.secret}"
+
+    def get(path: str) -> Any:
+        status, _, body = cluster.http(0, "GET", path, basic=basic)
+        assert status == 200, body
+        return json.loads(body)
+
+    lines = perseid("list", PREFIX, "--json", "-d", cluster.directories[0]).splitlines()
+    listed = [json.loads(line)["handle"] for line in lines]
+    own = [name for name in listed if cluster.owner(name) == 0]
+    assert set(listed) - set(own) == {name for name in MOVED if cluster.owner(name) != 0} != set()
+    shown = get(f"/api/handles?prefix={PREFIX}&page=0&pageSize=2")["totalCount"]
+    assert int(shown) == len(listed), "server administrators see the copies"
+
+    def counted() -> list[int]:
+        return [row["identifiers"] for row in get(f"/api/v1/statistics?namespace={PREFIX}&by=namespace")["rows"]]
+
+    wait_until(lambda: counted() == [len(own)], "the changes are counted")
 
 
 def test_native_requests_for_other_servers_are_refused(cluster: Cluster) -> None:

@@ -14,7 +14,7 @@ import os
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,6 +130,18 @@ class Wanted:
     """The day of the last request, in seconds since 1970."""
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The handles of one server of a site."""
+
+    name: bytes = b""
+    has: Callable[[str], bool] = bool
+
+
+EVERYTHING: Final = Share()
+"""The share of a server that is alone."""
+
+
 class StatisticsStore:
     """The file, opened when first needed. Thread-safe."""
 
@@ -162,20 +174,20 @@ class StatisticsStore:
                 _prune(connection, now)
                 self._pruned = now // HOUR
 
-    def count_changes(self, reader: "LogReader", now: int) -> bool:
+    def count_changes(self, reader: "LogReader", now: int, share: Share = EVERYTHING) -> bool:
         """Count entries of the ledger that were not counted yet, a step of them; return whether there are more.
 
-        After a restore from a backup, all entries are counted again. Raises `OSError`.
+        After a restore from a backup, or with another share, all entries are counted again. Raises `OSError`.
         """
         with self._write() as connection:
-            size, ledger = reader.size, reader.ledger_id
+            size, ledger = reader.size, reader.ledger_id + share.name
             row = connection.execute("SELECT ledger, seq FROM position").fetchone()
             if row is None or row[0] != ledger or row[1] > size:
                 _clear_changes(connection)
                 row = (ledger, 0)
             if row[1] == size:
                 return False
-            seq, hours, totals = _count_entries(reader, row[1])
+            seq, hours, totals = _count_entries(reader, row[1], share)
             for unit, seconds in _SECONDS.items():
                 sums: dict[int, Counter[tuple[str, str]]] = {}
                 for (hour, prefix, column), count in hours.items():
@@ -366,15 +378,17 @@ def _clear_changes(connection: sqlite3.Connection) -> None:
     connection.execute("DELETE FROM totals")
 
 
-def _count_entries(reader: "LogReader", after: int) -> tuple[int, Counter[tuple[int, str, str]], Counter[str]]:
+def _count_entries(
+    reader: "LogReader", after: int, share: Share
+) -> tuple[int, Counter[tuple[int, str, str]], Counter[str]]:
     """Count a step of entries: the last one, sums by hour, prefix and column, and the growth of each prefix."""
     sums: Counter[tuple[int, str, str]] = Counter()
     totals: Counter[str] = Counter()
     last = after
     for change in reader.transitions(after, after + CHANGES_PER_STEP):
         last = change.seq
-        if change.handle.upper().startswith(LOCAL):
-            continue  # the installation's own records
+        if change.handle.upper().startswith(LOCAL) or not share.has(change.handle):
+            continue  # the installation's own records, and copies of what another server has
         prefix = fold(change.handle.partition("/")[0])
         hour = change.at // 1_000_000
         hour -= hour % HOUR

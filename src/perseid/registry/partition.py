@@ -6,7 +6,7 @@ Over the native protocol only one server answers for each prefix handle, as depl
 """
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from perseid.names.handle import Handle
@@ -29,6 +29,13 @@ class Partition:
     site: Site
     position: int
     """The position of this server, from 0."""
+    misplaced: dict[object, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
+    """Numbers of copies that were left here, each with the size of the ledger that it is about."""
+
+    @property
+    def name(self) -> bytes:
+        """What this share is called in the file of statistics."""
+        return f" {self.site.hash_option}.{len(self.site.servers)}.{self.position}".encode()
 
     def find_other(self, handle: Handle) -> int | None:
         """The position of the other server that is responsible for a handle; None if this one is."""

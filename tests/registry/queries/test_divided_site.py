@@ -8,7 +8,7 @@ import pytest
 from perseid.records.partition import find_server_index
 from perseid.records.record import Value
 from perseid.registry.commands.lifecycle import Unpublish
-from perseid.registry.commands.records import Create
+from perseid.registry.commands.records import Create, Delete
 from perseid.registry.identity import Identity
 from perseid.registry.partition import Partition
 from perseid.registry.policy.policy import PROFILES, Audience
@@ -79,7 +79,10 @@ def test_copies_are_listed_for_server_administrators_only(
     assert LEFT
     with registry.snapshot() as snapshot:
         assert listed(snapshot, identity) == dict.fromkeys(listed(snapshot, identity), expected)
-        assert count_handles(snapshot, identity, "12345") == len(NAMES)
+        for _ in range(2):  # also when it is cached
+            assert count_handles(snapshot, identity, "12345") == len(expected)
+        pages = [list_by_offset(snapshot, identity, "12345", skip, 2) for skip in range(0, len(NAMES), 2)]
+        assert [each.handle for page in pages for each in page] == expected
 
 
 def test_pages_about_namespaces_do_not_name_copies(registry: Registry) -> None:
@@ -92,6 +95,24 @@ def test_pages_about_namespaces_do_not_name_copies(registry: Registry) -> None:
             assert [name for part in parts for name in part] == KEPT
         overview = browse.get_overview(registry.context(snapshot, NOBODY, "http"), "12345", None)
         assert {each.handle for each in overview.recent} <= {*KEPT, "0.NA/12345"}
+
+
+def test_copies_are_no_longer_counted_when_they_are_deleted_or_hidden(registry: Registry) -> None:
+    with registry_in_memory() as made:
+        add_namespace(made, "12345", replace(PROFILES["free"], who_may_list=Audience.PUBLIC), admin(100, str(ANN)))
+        for name in NAMES:
+            made.do(Create(handle(name), (Value.text(1, "URL", "https://example.org/"),)), OPERATOR, "cli")
+        made.rules = replace(made.rules, partition=registry.rules.partition)
+        for number in range(3):
+            with made.snapshot() as snapshot:
+                assert count_handles(snapshot, NOBODY, "12345") == len(KEPT)
+                assert count_handles(snapshot, OPERATOR, "12345") == len(NAMES) - number
+                overview = browse.get_overview(made.context(snapshot, NOBODY, "http"), "12345", None)
+                assert overview.count == len(KEPT)
+            made.do(Delete(handle(LEFT[number])), OPERATOR, "cli")
+        made.do(Delete(handle(KEPT[0])), OPERATOR, "cli")
+        with made.snapshot() as snapshot:
+            assert count_handles(snapshot, NOBODY, "12345") == len(KEPT) - 1
 
 
 def test_nothing_is_suggested_for_handles_of_other_servers(registry: Registry) -> None:

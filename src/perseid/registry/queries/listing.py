@@ -14,10 +14,11 @@ they do not reveal handles.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final
 
 from perseid.ledger.log.entry import Action, Entry, State
-from perseid.ledger.log.reader import LogReader
+from perseid.ledger.log.reader import CHUNK, LogReader
 from perseid.ledger.log.record_keys import key_range
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, fold
 from perseid.registry.access import permissions
@@ -46,6 +47,8 @@ MAX_PAGE_LOOKUPS: Final = MAX_GROUP_LOOKUPS // 2
 MAX_PREFIXES: Final = 100
 """Prefixes whose visibility is decided per page; each can require many group lookups."""
 
+_MAX_COUNTS: Final = 1_000  # numbers of copies that are cached: those of a few hundred namespaces
+_MAX_FOLLOWED: Final = 1_000  # entries that are read to see whether such a number is still valid
 _MIN_BATCH: Final = 50  # handles per read, so that a page of one does not skip hidden ones one by one
 _MAX_VERSIONS_BACK: Final = 32  # versions examined to find out what was public; a deletion is one of them
 
@@ -204,29 +207,60 @@ def list_by_offset(
 ) -> tuple[ListedHandle, ...]:
     """Return the handles of all pages of `list_handles` without `owned`, from the one after `skip`. Raises `Refused`.
 
-    For clients that count pages. It costs what is skipped, and handles created meanwhile shift the others. A page is
-    short if some of its handles belong to other servers of the site: the database counts them.
+    For clients that count pages. It costs what is skipped, and handles created meanwhile shift the others.
     """
     first, end, administers = _check_listing(snapshot, identity, name)
     states, limit = _visible_states(administers=administers), page_size(limit)
+    if _hides_misplaced(snapshot, identity):
+        entries_here = _iter_in_states(snapshot, first, end, states, misplaced=False)
+        return tuple([ListedHandle(e.handle, e.state, e.seq) for e in islice(entries_here, skip, skip + limit)])
     items: list[ListedHandle] = []
     more = True
     while more and len(items) < limit:
         entries, more = snapshot.reader.names_in_states(first, end, states, limit - len(items), skip)
         items += [ListedHandle(entry.handle, entry.state, entry.seq) for entry in entries]
         first, skip = entries[-1].key + b"\0" if entries else first, 0
-    if _hides_misplaced(snapshot, identity):
-        items = [each for each in items if not snapshot.is_misplaced(each.handle)]
     return tuple(items)
 
 
 def count_handles(snapshot: Snapshot, identity: Identity, name: str) -> int:
     """Return the number of handles on all pages of `list_handles` without `owned`. Raises `Refused`.
 
-    Copies of handles of other servers of the site are counted until they are deleted.
+    Copies of handles of other servers of the site are counted for those who see them.
     """
     first, end, administers = _check_listing(snapshot, identity, name)
-    return snapshot.reader.count_names(first, end, _visible_states(administers=administers))
+    states = _visible_states(administers=administers)
+    count, partition = snapshot.reader.count_names(first, end, states), snapshot.rules.partition
+    if partition is None or not _hides_misplaced(snapshot, identity):
+        return count
+    return count - _count_misplaced(snapshot, partition.misplaced, first, end, states)
+
+
+def _count_misplaced(
+    snapshot: Snapshot, known: dict[object, tuple[int, int]], first: bytes, end: bytes, states: tuple[State, ...]
+) -> int:
+    """Count copies of handles of other servers. They only change if an administrator deletes some, so it is cached."""
+    reader = snapshot.reader
+    key = (reader.ledger_id, first, end, states)
+    size, (seq, count) = reader.size, known.get(key, (-1, 0))
+    is_near = seq >= 0 and size - seq <= _MAX_FOLLOWED
+    if not is_near or any(snapshot.is_misplaced(change.handle) for change in reader.transitions(seq, size)):
+        count = sum(1 for _ in _iter_in_states(snapshot, first, end, states, misplaced=True))
+    if len(known) >= _MAX_COUNTS:
+        known.clear()
+    known[key] = (size, count)
+    return count
+
+
+def _iter_in_states(
+    snapshot: Snapshot, first: bytes, end: bytes, states: tuple[State, ...], *, misplaced: bool
+) -> Iterator[Entry]:
+    """Iterate over the latest entries of handles of this server, or of others."""
+    more = True
+    while more:
+        entries, more = snapshot.reader.names_in_states(first, end, states, CHUNK)
+        yield from [entry for entry in entries if snapshot.is_misplaced(entry.handle) is misplaced]
+        first = entries[-1].key + b"\0" if entries else first
 
 
 def list_homed(snapshot: Snapshot, identity: Identity) -> tuple[str, ...]:

@@ -16,8 +16,9 @@ from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.entry import State
 from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import LOCAL, homed_name, record_key
-from perseid.ledger.statistics import StatisticsStore
-from perseid.names.handle import PREFIX_OF_PREFIXES
+from perseid.ledger.statistics import EVERYTHING, Share, StatisticsStore
+from perseid.names.handle import PREFIX_OF_PREFIXES, Handle
+from perseid.registry.partition import Partition
 
 from .tally import DURATIONS, MAX_COUNTED, MAX_MISSING, OTHER, RequestTally, to_prefix
 
@@ -41,6 +42,8 @@ class StatisticsRecorder:
         self.enabled = True
         self.collect: Callable[[], object] = bool
         """Called before the tally is taken, to add what others have counted."""
+        self.partition: Partition | None = None
+        """The share of this server, if the site has several: changes of other handles are not counted."""
         self._tally = tally
         self._store = store
         self._ledger = ledger
@@ -108,7 +111,13 @@ class StatisticsRecorder:
                 self._store.add(int(time()), sums, self._unknown(self._missing, hosted))
                 self._sums.clear()
                 self._missing.clear()
-            return self._reads_ledger and self._store.count_changes(reader, int(time()))
+            return self._reads_ledger and self._store.count_changes(reader, int(time()), self._share())
+
+    def _share(self) -> Share:
+        partition = self.partition
+        if partition is None:
+            return EVERYTHING
+        return Share(partition.name, lambda handle: partition.find_other(Handle.parse_lenient(handle)) is None)
 
     def _unknown(self, missing: Mapping[bytes, int], hosted: Collection[str]) -> dict[tuple[str, str], int]:
         """Return the handles of hosted prefixes without any record: a reserved or unpublished one is hidden."""

@@ -226,6 +226,7 @@ class Worker:
             self._counts.tally, StatisticsStore(installation.directory), installation.ledger, options.worker == 0
         )
         self._statistics.enabled = config.statistics.enabled
+        self._statistics.partition = native_server.registry.rules.partition
         self._statistics.collect = self._udp.collect_tally
         self._reloading = asyncio.Lock()
 
@@ -576,6 +577,7 @@ class Worker:
         self._udp.configure()
         self._accept_loop.configure()
         self._statistics.enabled = config.statistics.enabled
+        self._statistics.partition = native_server.registry.rules.partition
         _logger.info("settings, keys, certificates and site information were reloaded")
 
     def _open_access_log(self, config: Config) -> None:
