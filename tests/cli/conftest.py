@@ -4,13 +4,13 @@ import sys
 
 import pytest
 
-from perseid.cli import _output, check
+from perseid.cli import _output, _ports
 from perseid.server.processes.sockets import PortStatus
 
 
 @pytest.fixture(autouse=True)
 def _ports_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "check_port", lambda *_, **__: PortStatus())
+    monkeypatch.setattr(_ports, "check_port", lambda *_, **__: PortStatus())
 
 
 @pytest.fixture

@@ -11,12 +11,15 @@ import pytest
 from sqlalchemy import make_url
 
 from perseid import __version__
-from perseid.cli.check import MAX_CLOCK_DIFFERENCE, Level, node_findings
+from perseid.cli import _ports
+from perseid.cli._findings import Level
+from perseid.cli.check import MAX_CLOCK_DIFFERENCE, node_findings
 from perseid.ledger.backup import encryption
 from perseid.ledger.store.node_reports import KEPT_SECONDS, NodeReport, read_reports, remove_report, save_report
 from perseid.registry.installation.installation import Installation
 from perseid.registry.installation.sections import strip_password
 from perseid.registry.installation.settings import Config
+from perseid.server.processes.sockets import check_port
 from tests.cli.installation import Site, call, site
 from tests.cli.program import Done
 from tests.postgres import Cluster, postgres
@@ -305,7 +308,9 @@ def test_findings_about_nodes(reports: list[NodeReport], level: Level, words: st
     assert [each.level for each in found if each.level is not Level.OK] == [level] * (level is not Level.OK)
 
 
-def test_a_server_reports_until_it_is_stopped(here: Site) -> None:
+def test_a_server_reports_until_it_is_stopped(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And `check` recognizes its ports."""
+    monkeypatch.setattr(_ports, "check_port", check_port)
     with Installation.open(here.directory, writable=False) as installation:
         store = installation.log.store
         with serving(here.directory) as server:
@@ -317,6 +322,19 @@ def test_a_server_reports_until_it_is_stopped(here: Site) -> None:
             assert f'perseid_node_info{{node="{node.name}",version="{__version__}"}} 1.0' in body.decode()
             for name in ("report_age_seconds", "lag_entries", "clock_difference_seconds"):
                 assert f'perseid_node_{name}{{node="{node.name}"}}' in body.decode()
+            addresses = {"native": server.native, "http": server.http, "metrics": server.metrics}
+            ports = {f"PERSEID_{name.upper()}_PORT": str(port) for name, (_, port) in addresses.items()}
+            done = here("check --quick --json", environ=ports)
+            found = [(each["level"], each["message"]) for each in done.json["findings"] if each["about"] == "ports"]
+            assert len(found) == len(ports)
+            for level, message in found:
+                assert (level, message.partition(") ")[2]) == (
+                    "ok",
+                    "is in use by the running server of this installation",
+                )
+            with monkeypatch.context() as patched:  # as for another installation
+                patched.setattr(_ports, "find_users", lambda _: None)
+                assert here("check --quick --json", environ=ports).json["ok"] is False
         assert read_reports(store) == []
 
 

@@ -1,6 +1,7 @@
 """The server key and site information on the command line: create, list, rotate, import, check."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from perseid.cli import check, keys
+from perseid.cli import _ports, keys
 from perseid.records.errors import InvalidData
 from perseid.records.private_keys import read_key_file, read_private_key
 from perseid.records.site import Site as SiteRecord
@@ -272,7 +273,7 @@ def test_check_notes_an_address_that_is_not_in_the_site_information(here: Site, 
     assert [finding["level"] for finding in found] == ["note"] * notes + ["ok"]
 
 
-OWN = PortOwner(7, "python -m perseid.server.processes.supervisor")
+OWN = PortOwner(os.getpid(), "python -m perseid.server.processes.supervisor")
 OTHER = PortOwner(8, "java -jar handle.jar")
 
 
@@ -288,7 +289,7 @@ STOP = "stop it, or change native.port"
             replace(IN_USE, owners=(OWN,)),
             replace(IN_USE, owners=(OWN,)),
             0,
-            [("note", f"TCP, UDP) is in use by {OWN}", "this is correct if it serves this installation")],
+            [("ok", "TCP, UDP) is in use by the running server of this installation", "")],
         ),
         (
             replace(IN_USE, owners=(OTHER,)),
@@ -331,7 +332,8 @@ def test_check_reports_ports_in_use(
     expected: list[tuple[str, str, str]],
 ) -> None:
     statuses = {False: tcp, True: udp}
-    monkeypatch.setattr(check, "check_port", lambda _host, _port, udp: statuses[udp])
+    monkeypatch.setattr(_ports, "check_port", lambda _host, _port, udp: statuses[udp])
+    monkeypatch.setattr(_ports, "find_users", lambda _: [os.getpid()])
     found = findings(here, "ports", code, environ={"PERSEID_METRICS_ENABLED": "no", "PERSEID_HTTP_ENABLED": "no"})
     where = "127.0.0.1:2641 (native, "
     assert [(each["level"], each["message"].removeprefix(where), each["advice"]) for each in found] == expected
@@ -339,13 +341,13 @@ def test_check_reports_ports_in_use(
 
 def test_check_reports_http_and_metrics_ports(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     statuses = {8641: PortStatus(), 28000: replace(IN_USE, owners=(OTHER,))}
-    monkeypatch.setattr(check, "check_port", lambda _host, port, **_: statuses[port])
+    monkeypatch.setattr(_ports, "check_port", lambda _host, port, **_: statuses[port])
     native, http, metrics = findings(here, "ports", 1, {"PERSEID_NATIVE_PORT": "0", "PERSEID_HTTP_PORT": "28000"})
     assert native["message"] == "the system chooses a free port (native.port is 0)"
     assert http["message"] == f"127.0.0.1:28000 (http, TCP) is in use by {OTHER}"
     assert http["advice"] == "stop it, or change http.port"
     assert metrics["message"] == "127.0.0.1:8641 (metrics, TCP) is free"
-    monkeypatch.setattr(check, "check_port", lambda *_, **__: PortStatus("Permission denied"))
+    monkeypatch.setattr(_ports, "check_port", lambda *_, **__: PortStatus("Permission denied"))
     low, _, metrics = findings(here, "ports", 1, environ={"PERSEID_NATIVE_PORT": "264", "PERSEID_NATIVE_HOST": "::1"})
     assert low["message"] == "cannot listen on [::1]:264 (native, TCP, UDP): Permission denied"
     assert "(PERSEID_NATIVE_HOST, PERSEID_NATIVE_PORT); a port below 1024 requires the capability" in low["advice"]

@@ -139,6 +139,9 @@ def test_records_from_before_are_listed_and_can_be_deleted(tmp_path: Path) -> No
     listed = [json.loads(line) for line in first.lines("site misplaced --json")]
     assert listed == [{"handle": name, "server": 2, "address": "http://127.0.0.1:8001"} for name in wrong]
     assert second.lines("site misplaced") == []
+    note = f"12345: {len(wrong)} records left from before the site was divided, of other servers"
+    assert note in first.ok("check").out
+    assert "before the site was divided" not in second.ok("check").out
     refused(first("resolve", wrong[0]), "belongs to server 2", code=3)
     # They are moved by export and import; each server takes what is its own.
     rows = tmp_path / "rows.jsonl"

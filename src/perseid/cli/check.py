@@ -6,11 +6,9 @@ Each part is checked on its own, so that one problem does not hide the others.
 import ipaddress
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -57,37 +55,14 @@ from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.policy.types import check_definitions, check_types
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot
-from perseid.server.processes.sockets import PortStatus, check_port
 
 from ._arguments import Directory, OpenInstallation, open_installation, printable, resolve_directory
+from ._findings import Finding, Level, has_errors
 from ._output import AsJson, pluralize, print_json, print_text, progress
+from ._ports import port_findings
 from ._target import list_all_tokens
 from .backup import counters, reopen_command
 from .keys import find_pending_key, list_keys
-
-
-class Level(StrEnum):
-    """The severity of a finding: an error must be fixed, a note is worth knowing."""
-
-    OK = "ok"
-    NOTE = "note"
-    ERROR = "error"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check."""
-
-    about: str
-    level: Level
-    message: str
-    advice: str = ""
-
-
-def has_errors(findings: Iterable[Finding]) -> bool:
-    """Whether one of the findings is an error."""
-    return any(finding.level is Level.ERROR for finding in findings)
-
 
 UNUSED_DAYS: Final = 60
 """Days without use after which a token is reported: most programs do not pause for two months."""
@@ -178,7 +153,6 @@ def _proxy_findings(config: Config) -> Iterator[Finding]:
 
 
 _NATIVE_TRANSPORTS = (Transport.TCP, Transport.UDP)
-_FIRST_UNPRIVILEGED_PORT = 1_024
 _EDIT_ADVICE = f"correct {SITE_JSON}, raise its serialNumber by one, and remove {SITE_BINARY}; or correct the settings"
 
 
@@ -256,39 +230,6 @@ def _address_findings(server: Server, identity: ServerIdentity, config: Config) 
         yield Finding("server", Level.NOTE, message, f"unless addresses are translated: {_EDIT_ADVICE}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Endpoint:
-    """An address that the server listens on."""
-
-    section: str
-    """The section of the settings with its `host` and `port`."""
-    host: str
-    port: int
-    transports: tuple[Transport, ...]
-
-
-def port_findings(config: Config) -> Iterator[Finding]:
-    """Yield whether each port is free, or which process uses it."""
-    endpoints = [_Endpoint("native", config.native.host, config.native.port, _NATIVE_TRANSPORTS)]
-    if config.http.enabled:
-        endpoints.append(_Endpoint("http", config.http.host, config.http.port, (Transport.TCP,)))
-    if config.metrics.enabled:
-        endpoints.append(_Endpoint("metrics", config.metrics.host, config.metrics.port, (Transport.TCP,)))
-    for endpoint in endpoints:
-        if not endpoint.port:
-            yield Finding("ports", Level.OK, f"the system chooses a free port ({endpoint.section}.port is 0)")
-            continue
-        statuses: dict[PortStatus, list[str]] = {}
-        for transport in endpoint.transports:
-            status = check_port(endpoint.host, endpoint.port, udp=transport is Transport.UDP)
-            statuses.setdefault(status, []).append(transport.name)
-        for status, transports in statuses.items():
-            host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-            yield _port_finding(
-                status, f"{host}:{endpoint.port} ({endpoint.section}, {', '.join(transports)})", endpoint, config
-            )
-
-
 def resolution_finding(config: Config, several_servers: bool) -> Finding:
     """Return whether the compiled module serves public resolution over UDP and TCP."""
     enabled, networks = config.native.compiled, len(config.limits.exempt_networks)
@@ -305,26 +246,6 @@ def resolution_finding(config: Config, several_servers: bool) -> Finding:
     else:
         return Finding("compiled", Level.OK, message)
     return Finding("compiled", Level.NOTE, message, f"{advice}; to do without it, set native.compiled to false")
-
-
-def _port_finding(status: PortStatus, address: str, endpoint: _Endpoint, config: Config) -> Finding:
-    if not status.problem:
-        return Finding("ports", Level.OK, f"{address} is free")
-    host, port = f"{endpoint.section}.host", f"{endpoint.section}.port"
-    if not status.in_use:
-        sources = ", ".join(dict.fromkeys(config.sources[name] for name in (host, port)))
-        advice = f"correct {host} or {port} ({sources})"
-        if endpoint.port < _FIRST_UNPRIVILEGED_PORT:
-            advice += "; a port below 1024 requires the capability CAP_NET_BIND_SERVICE"
-        return Finding("ports", Level.ERROR, f"cannot listen on {address}: {status.problem}", advice)
-    advice = f"stop it, or change {port}"
-    if not status.owners:
-        message = f"{address} is in use by an unknown process, perhaps of another user"
-        return Finding("ports", Level.ERROR, message, f"find it with: ss -lntup; {advice}")
-    message = f"{address} is in use by {status.owners[0]}"
-    if any("perseid" in owner.command for owner in status.owners):
-        return Finding("ports", Level.NOTE, message, "this is correct if it serves this installation")
-    return Finding("ports", Level.ERROR, message, advice)
 
 
 _GROUP_AND_OTHERS: Final = 0o077
@@ -373,7 +294,7 @@ def findings(directory: Path, *, quick: bool) -> Iterator[Finding]:
         config = Config.load(directory, os.environ)
         yield from server_findings(directory, config)
         yield from http_findings(directory, config)
-        yield from port_findings(config)
+        yield from port_findings(directory, config)
         yield resolution_finding(config, has_several_servers(directory))
     try:
         with Installation.open(directory, writable=False) as installation:
@@ -642,10 +563,14 @@ def _record_findings(snapshot: Snapshot, prefix: str, policy: Policy) -> Iterato
     """Report the records that the policy of their namespace no longer allows."""
     count, first = 0, ""
     urls, first_url = 0, ""
+    copies = 0
     with progress(f"checking {prefix}", unit="records") as update:
         for number, entry in enumerate(snapshot.reader.all_names(f"{prefix}/"), 1):
             if number % CHUNK == 0:
                 update(number)
+            if snapshot.is_misplaced(entry.handle):
+                copies += entry.state is not State.ABSENT
+                continue
             if problem := _policy_problem(snapshot, policy, entry):
                 count += 1
                 first = first or f"{entry.handle}: {problem}"
@@ -653,6 +578,10 @@ def _record_findings(snapshot: Snapshot, prefix: str, policy: Policy) -> Iterato
                 for value, wrong in find_url_problems(entry.record(), (), snapshot.rules.url_schemes):
                     urls += 1
                     first_url = first_url or f"value {value.index} of {entry.handle}, which {wrong.reason}"
+    if copies:
+        message = f"{prefix}: {pluralize(copies, 'record')} left from before the site was divided, of other servers"
+        advice = "list them with: perseid site misplaced; remove one that its server has: perseid delete HANDLE"
+        yield Finding("site", Level.NOTE, message, advice)
     if urls:
         what = "URL value is not a URL" if urls == 1 else "URL values are not URLs"
         message = f"{prefix}: {urls:,} {what} to redirect to; the first is {first_url}"
