@@ -648,6 +648,35 @@ def test_invalid_database_url_is_refused_without_password(made: Path) -> None:
     )
 
 
+_WHOLE = "invalid database URL; expected postgresql://user@host/database, with / in a password as %2F"
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        ("d?sslmod=require", "unknown option 'sslmod' in the database URL; did you mean sslmode?"),
+        (
+            "d?sslmode=require&target_session_attr=any",
+            "'target_session_attr' in the database URL; did you mean target_s",
+        ),
+        ("d?ssl%6Dod=x", "unknown option 'sslmod' in the database URL; did you mean sslmode?"),
+        ("d?qqq=1", "unknown option 'qqq' in the database URL; see the parameters of libpq connections"),
+        ("d?sslmode", "the option 'sslmode' in the database URL has no value; write sslmode=VALUE"),
+        (f"d?password={PASSWORD}&hosst=x", _WHOLE),  # perhaps the end of the password
+        (f"d?{PASSWORD}@h/d", _WHOLE),
+        ("d?", None),
+    ],
+)
+def test_wrong_option_of_a_database_url_is_named(end: str, reason: str | None) -> None:
+    url = f"postgresql://me:{PASSWORD}@h/{end}"
+    if reason is None:
+        Store.postgres(url).close()
+        return
+    with pytest.raises(ValueError, match=re.escape(reason)) as caught:
+        Store.postgres(url)
+    assert PASSWORD not in str(caught.value)
+
+
 def test_missing_driver_is_reported_with_command(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (made / "perseid.toml").write_text('[ledger]\ndatabase = "postgresql://me@127.0.0.1:1/names"\n')
     monkeypatch.setitem(sys.modules, "psycopg", None)

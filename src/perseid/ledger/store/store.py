@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
@@ -31,6 +32,8 @@ from perseid.ledger.errors import (
     StoreUnavailable,
     TooBusy,
 )
+from perseid.names.errors import quote_text
+from perseid.names.suggest import did_you_mean, nearest
 
 from . import OLDEST_PROGRAM, TABLES_VERSION
 from .sqlite import CACHE_BYTES, READERS, SqliteDriver, has_free_space, looks_full
@@ -86,8 +89,9 @@ _DURABLE = (
 # Taken before the snapshot: otherwise a view that was just replaced could be missing from it.
 _LOCK_VIEWS = "LOCK TABLE records, search IN ACCESS SHARE MODE"
 _DRIVER = re.compile(r"postgres(?:ql)?(?:\+psycopg)?://")
-# libpq's hint below each attempt, and the report of psycopg if there were several.
+# libpq's hint below each attempt, what psycopg adds to a single one, and its report if there were several.
 _HINT = re.compile(r"\n\tIs the server running .*\?")
+_SINGLE = re.compile("^connection (?:failed|is bad): ")
 _ATTEMPT = re.compile(r"^- host: .*?: connection (?:failed|is bad): (.+)$", re.MULTILINE)
 _FULL_MESSAGE = "database or disk is full"
 _IO_ERROR_MESSAGE = "disk I/O error"
@@ -144,7 +148,7 @@ class Store:
         used: a standby would not have the last ones.
         """
         import psycopg  # noqa: PLC0415 - an optional dependency
-        from psycopg import conninfo  # noqa: PLC0415
+        from psycopg import conninfo, pq  # noqa: PLC0415
 
         try:
             parameters = conninfo.conninfo_to_dict(_DRIVER.sub("postgresql://", url))
@@ -152,7 +156,7 @@ class Store:
                 int(port)
         except (psycopg.ProgrammingError, ValueError):
             raise ValueError(
-                "invalid database URL; expected postgresql://user@host/database, with / in a password as %2F"
+                _find_url_problem(url, [each.keyword.decode() for each in pq.Conninfo.get_defaults()])
             ) from None
         has_several_hosts = "," in f"{parameters.get('host', '')}{parameters.get('hostaddr', '')}"
         timeout = NEXT_HOST_SECONDS if has_several_hosts else CONNECT_SECONDS
@@ -440,6 +444,21 @@ def _create_engines(url: str | URL, arguments: dict[str, Any], **options: Any) -
     )
 
 
+def _find_url_problem(url: str, options: Sequence[str]) -> str:
+    """What is wrong with a database URL, without its password: an option of libpq, or the URL as a whole."""
+    query = url.partition("?")[2]
+    # With these, what looks like an option may be a part of the password.
+    if query and "password" not in query and "@" not in query:
+        for name, separator, _ in (each.partition("=") for each in query.split("&")):
+            option = quote_text(unquote(name))
+            if unquote(name) not in options:
+                meant = did_you_mean(nearest(unquote(name), options), "see the parameters of libpq connections")
+                return f"unknown option {option} in the database URL; {meant}"
+            if not separator:
+                return f"the option {option} in the database URL has no value; write {name}=VALUE"
+    return "invalid database URL; expected postgresql://user@host/database, with / in a password as %2F"
+
+
 def _connect(parameters: dict[str, Any]) -> Any:
     import psycopg  # noqa: PLC0415 - see `Store.postgres`
 
@@ -462,7 +481,7 @@ def _begin(connection: Connection) -> None:
 
 def _summarize(message: str) -> str:
     """A message of the driver on one line; if no host of several could be used, the reason of each."""
-    message = _HINT.sub("", message).removeprefix("connection failed: ")
+    message = _SINGLE.sub("", _HINT.sub("", message))
     return " ".join("; ".join(_ATTEMPT.findall(message) or [message]).split())
 
 
