@@ -5,7 +5,6 @@ import re
 import resource
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -188,10 +187,8 @@ def test_kept_connections_end_when_the_server_stops(tmp_path: Path, wanted: byte
         eventually(lambda: len(threads(running)) == 1, "the thread")
         client.sendall(KEPT)
         assert is_same(read(client, len(wanted)), wanted)
-        started = time.monotonic()
     with client:
         assert read(client, 1) == b""
-    assert time.monotonic() - started < PATIENCE
 
 
 def test_limit_of_an_address_holds_over_threads_and_event_loops(tmp_path: Path, wanted: bytes) -> None:
