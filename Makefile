@@ -78,14 +78,14 @@ help:  ## show the targets
 
 env: $(STAMP)  ## create or update .venv with the locked versions
 
-# On Debian, python3-venv is a separate package. Python compiles what is imported, which is much less than what is installed.
+# On Debian, python3-venv is a separate package.
 $(STAMP): requirements.lock pyproject.toml src/perseid/__init__.py $(wildcard $(COMPILED_SOURCES)) $(OTHER_PYTHON)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is required; choose one with: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || tools/debian-packages python3-venv
 	@[ -z "$(OTHER_PYTHON)" ] && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@[ -e $(LMDB) ] || ! command -v apt-get >/dev/null || tools/debian-packages gcc libc6-dev liblmdb-dev || true
 	@echo "Installing into $(VENV), about a minute ..."
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --no-deps -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
