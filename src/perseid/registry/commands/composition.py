@@ -20,7 +20,7 @@ learns nothing from it.
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, Generic, TypeVar
 
 from perseid.ledger.log.clock import SECOND, TOLERANCE
@@ -55,7 +55,13 @@ from perseid.registry.policy.resolution import (
     find_missing_targets,
     find_party,
 )
-from perseid.registry.policy.types import check_definitions, check_types, find_type_problems, find_type_typos
+from perseid.registry.policy.types import (
+    check_definitions,
+    check_types,
+    find_handle_typos,
+    find_type_problems,
+    find_type_typos,
+)
 from perseid.registry.results import InvalidTimestamp, Refused
 from perseid.registry.snapshot import StoredRecord
 from perseid.schema.namespaces import Scope
@@ -192,7 +198,8 @@ def _warn_about_values(context: Context, policy: Policy, values: Sequence[Value]
             data = ascii(value.data[:MAX_QUOTED_LENGTH].decode("utf-8", "ignore"))
             text = f"Value {value.index} of type {display_name(value.type)}, {data}, contains {what}"
             context.warn(f"{text}. If it is there by mistake, use a URL without it")
-    for value, meant in islice(find_type_typos(policy, values, known), MAX_WARNINGS):
+    typos = chain(find_type_typos(policy, values, known), find_handle_typos(context.snapshot, policy, values, known))
+    for value, meant in islice(typos, MAX_WARNINGS):
         text = f"Value {value.index} has the type {quote_text(value.type)}, which clients may not know"
         context.warn(f"{text}: {did_you_mean(meant)}")
     for value, what in find_type_problems(values, known):

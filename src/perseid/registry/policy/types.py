@@ -13,11 +13,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Final
 
+from perseid.ledger.log.entry import PUBLIC_STATES
+from perseid.ledger.views.search_keys import type_ranges
 from perseid.names.errors import quote_text
 from perseid.names.handle import Handle, describe_unseen, fold
-from perseid.names.suggest import Typo, compare, nearest
+from perseid.names.suggest import Typo, compare, did_you_mean, nearest
 from perseid.records.data_types import Definition
 from perseid.records.errors import InvalidData
 from perseid.records.patterns import ValidationBudget
@@ -40,6 +43,7 @@ from perseid.records.types import (
     TypeQuery,
     has_type,
 )
+from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import AdviceKind
 from perseid.registry.results import Refused
 from perseid.registry.snapshot import Snapshot, StoredRecord
@@ -71,6 +75,9 @@ _WORD: Final = re.compile("[A-Za-z0-9_]{2,16}")  # no handle, and not much longe
 
 MAX_COMPARED_TYPES: Final = 32
 """How many new types of a record are compared with the built-in ones: each takes some 30 µs, also in the writer."""
+
+MAX_LISTED_TYPES: Final = 100
+"""How many registered types a handle that is not one is compared with: each is read, which takes some 20 µs."""
 
 MAX_CHECKED_TYPES: Final = 32
 """How many types with a definition can be checked in one change of a record: each definition is read and compiled."""
@@ -165,6 +172,42 @@ def find_type_typos(policy: Policy, values: Iterable[Value], before: Iterable[Va
             yield value, meant
 
 
+def find_handle_typos(
+    snapshot: Snapshot, policy: Policy, values: Iterable[Value], before: Iterable[Value]
+) -> Iterator[tuple[Value, str]]:
+    """The values whose type is a handle that is not registered here, but nearly one that is, and which.
+
+    Without types of `before` and of the policy; only the first `MAX_COMPARED_TYPES` new types are looked up.
+    """
+    handles = {
+        value.type: value for value in values if "/" in value.type and fold(value.type) not in policy.named_types
+    }
+    for type_ in {value.type for value in before} & handles.keys() if handles else ():
+        del handles[type_]
+    registered: list[Handle] | None = None
+    for type_, value in islice(handles.items(), MAX_COMPARED_TYPES):
+        handle = Handle.for_lookup(type_)
+        if handle is None or _is_defined(snapshot, handle):
+            continue
+        registered = _list_registered(snapshot) if registered is None else registered
+        if meant := _find_similar(handle, registered):
+            yield value, meant
+
+
+def _find_similar(handle: Handle, registered: Iterable[Handle]) -> str:
+    """The registered type of the same prefix that is nearly this one; empty if there is none."""
+    known = {fold(each.suffix): each for each in registered if fold(each.prefix) == fold(handle.prefix)}
+    meant = nearest(fold(handle.suffix), known, TYPO_SIMILARITY)
+    return display_name(known[meant]) if meant else ""
+
+
+def _list_registered(snapshot: Snapshot) -> list[Handle]:
+    """The types with a definition here, as far as they are compared."""
+    (one,) = type_ranges(DEFINITION)
+    rows, _ = snapshot.reader.find_by_keys(one.first, one.end, MAX_LISTED_TYPES)
+    return [Handle.parse_lenient(entry.handle) for _, entry in rows if entry.state in PUBLIC_STATES]
+
+
 @lru_cache(MAX_CACHED_TYPES)
 def _get_meant_type(base: str) -> str:
     folded, known = fold(base), sorted(_COMPARED_TYPES)
@@ -239,7 +282,8 @@ def _check_registered(
         handle = Handle.for_lookup(value.type)
         if _is_defined(snapshot, handle):
             continue
-        message = f"the type {quote_text(value.type)} is not registered"
+        meant = "" if handle is None else _find_similar(handle, _list_registered(snapshot))
+        message = f"the type {quote_text(value.type)} is not registered" + (f"; {did_you_mean(meant)}" if meant else "")
         advice = AdviceKind.LIST_TYPES() if handle is None else AdviceKind.DEFINE_TYPE(type=value.type)
         yield Refusal(Subject.VALUES, "registered_types", policy.line("registered_types"), message, advice)
 
