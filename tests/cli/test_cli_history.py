@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from perseid.cli import _output
 from perseid.cli.verify import ACTIONS, STATES, short_time
 from perseid.ledger.log import signing
 from perseid.ledger.log.entry import Action, State
@@ -380,6 +381,7 @@ OFFLINE = """
 import sys
 import typer
 from perseid.cli._commands import register_command
+from perseid.cli import _output
 from perseid.cli.verify import verify
 app = typer.Typer()
 register_command(app, "verify")(verify)
@@ -501,3 +503,22 @@ def test_verify_reports_the_first_difference_in_the_answers(here: Site, monkeypa
     assert (done.code, done.out) == (1, "")
     assert "the view answers differs at handles 12345/X" in done.err
     assert "perseid rebuild answers" in done.err
+
+
+# Width
+
+
+@pytest.mark.usefixtures("terminal")
+def test_rows_fit_the_terminal_and_never_cut_handles(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow = {"COLUMNS": "60"}
+    name, words = f"12345/{'x' * 80}", "a note of many words " * 6
+    here.ok(f"create {name} --url https://example.org/", "--value", f"DESC={words}")
+    for command in ("log", f"history {name}", "check --quick"):
+        lines = here(command, environ=narrow).out.splitlines()
+        long = [line for line in lines if len(line) > 60]
+        assert all(len(line.split()) == 1 for line in long), command
+        assert any(line.startswith("      ") for line in lines), command
+    assert name in here("log", environ=narrow).out
+    monkeypatch.setattr(_output, "is_terminal", lambda _: False)
+    lines = here("log", environ=narrow).out.splitlines()
+    assert any(len(line.split()) > 2 and name in line for line in lines), "in a pipe, a row is a line"

@@ -7,6 +7,7 @@ that prints its data on the same terminal shows none: the data is the progress.
 import io
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -69,6 +70,18 @@ def to_json(document: object) -> str:
 def print_text(text: str, *, nl: bool = True, err: bool = False) -> None:
     """Print a text. Characters that a terminal would obey are escaped: a record or a server may contain any."""
     typer.echo(_escape(text), nl=nl, err=err)
+
+
+def print_row(text: str, indent: int) -> None:
+    """Print a row of a list; on a terminal, break it between words to fit. Words, such as handles, are never cut."""
+    if is_terminal(sys.stdout) and len(text) > (width := shutil.get_terminal_size().columns):
+        import textwrap  # noqa: PLC0415 - long rows on a terminal only
+
+        wrap = textwrap.TextWrapper(
+            width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+        )
+        text = wrap.fill(text)
+    print_text(text)
 
 
 def _escape(text: str) -> str:

@@ -58,7 +58,7 @@ from perseid.registry.snapshot import Snapshot
 
 from ._arguments import Directory, OpenInstallation, open_installation, printable, resolve_directory
 from ._findings import Finding, Level, has_errors
-from ._output import AsJson, pluralize, print_json, print_text, progress
+from ._output import AsJson, pluralize, print_json, print_row, progress
 from ._ports import port_findings
 from ._target import list_all_tokens
 from .backup import counters, reopen_command
@@ -67,6 +67,7 @@ from .keys import find_pending_key, list_keys
 UNUSED_DAYS: Final = 60
 """Days without use after which a token is reported: most programs do not pause for two months."""
 
+_INDENT: Final = 18  # of messages
 _MAX_IDS: Final = 5
 
 
@@ -273,9 +274,9 @@ def check(
     for finding in findings(folder, quick=quick):
         results.append(finding)
         if not json:
-            print_text(f"{finding.level.value:<5}  {finding.about:<9}  {printable(finding.message)}")
+            print_row(f"{finding.level.value:<5}  {finding.about:<9}  {printable(finding.message)}", _INDENT)
             if finding.advice:
-                print_text(f"{'':<18}{printable(finding.advice)}")
+                print_row(f"{'':<{_INDENT}}{printable(finding.advice)}", _INDENT)
     failed = has_errors(results)
     if json:
         plain = [{"about": f.about, "level": f.level.value, "message": f.message, "advice": f.advice} for f in results]

@@ -40,7 +40,7 @@ from ._arguments import (
     resolve_directory,
 )
 from ._common_options import REMOTE
-from ._output import AsJson, print_fields, print_json, print_message, print_text, progress
+from ._output import AsJson, print_fields, print_json, print_message, print_row, print_text, progress
 from ._target import LocalTarget, Target, open_target
 from .keys import finish_rotation
 from .queries import PrefixCondition
@@ -50,6 +50,8 @@ MAX_SHOWN: Final = 20
 """Redacted values that `verify --all` lists without --json."""
 
 SEQ_WIDTH: Final = 7
+CHANGE_INDENT: Final = 6
+"""Of the continuation of a long line about a version."""
 """Digits of an entry number, so that columns are aligned up to ten million entries."""
 
 MAX_WAITS: Final = 20
@@ -122,7 +124,7 @@ def diff(
         return
     lines = _format_changes(result.changed)
     for line in lines:
-        print_text(line)
+        print_row(line, CHANGE_INDENT)
     before, after = result.earlier, result.later
     if before.state != after.state:
         print_message(f"The state changed from {before.state} to {after.state}.")
@@ -283,14 +285,14 @@ def _pages(target: Target, handle: str, cursor: str | None, limit: int | None) -
 
 
 def _print_version(version: VersionResponse) -> None:
-    print_text(f"{version.seq}  {shorten_time(version.at)}  {version.action}{_format_origin(version)}")
+    print_row(f"{version.seq}  {shorten_time(version.at)}  {version.action}{_format_origin(version)}", CHANGE_INDENT)
     changed = version.changed
     if changed is None:
         lines = [_format_value("=", value) for value in load_values(version.values)]
     else:
         lines = _format_changes(changed)
     for line in lines:
-        print_text(line)
+        print_row(line, CHANGE_INDENT)
     if version.redacted:
         print_text(f"    permanently redacted: {version.redacted}")
 
@@ -379,10 +381,8 @@ def _print_log_entry(logged: EntryResponse, json: bool) -> None:
     if json:
         print_json(logged)
     else:
-        print_text(
-            f"{logged.seq:>{SEQ_WIDTH}}  {shorten_time(logged.at)}  {logged.action:<9}  "
-            f"{printable(logged.handle)}{_format_origin(logged)}"
-        )
+        row = f"{logged.seq:>{SEQ_WIDTH}}  {shorten_time(logged.at)}  {logged.action:<9}  {printable(logged.handle)}"
+        print_row(f"{row}{_format_origin(logged)}", SEQ_WIDTH + 2)
 
 
 # Proofs

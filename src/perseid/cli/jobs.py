@@ -31,7 +31,7 @@ from ._arguments import (
     printable,
 )
 from ._commands import Group, register_command
-from ._output import AsJson, confirm, pluralize, print_fields, print_json, print_message, print_text
+from ._output import AsJson, confirm, pluralize, print_fields, print_json, print_message, print_row, print_text
 from ._target import LocalTarget, Target, open_target
 from .lifecycle import Yes, advise_canceled, run_job
 from .queries import (
@@ -268,7 +268,8 @@ def list_(directory: Directory = None, acting_as: ActingAs = None, json: AsJson 
             if json:
                 print_json(job if isinstance(target, LocalTarget) else phrase_job(job))
             else:
-                print_text(f"{job.job}  {shorten_time(job.started_at)}  {_format_state(job)}  {_describe(job)}")
+                row = f"{job.job}  {shorten_time(job.started_at)}  {_format_state(job)}  {_describe(job)}"
+                print_row(row, len(job.job) + 2)
 
 
 @register_command(app, "show")
