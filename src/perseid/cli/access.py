@@ -15,6 +15,7 @@ from perseid.records.encoding import to_base64
 from perseid.records.errors import InvalidData
 from perseid.records.keys import PublicKey
 from perseid.records.record import ValueRef
+from perseid.registry.access.identities import complete_identity
 from perseid.registry.access.roles import PERMISSION_NAMES, ROLES, Rights
 from perseid.schema.access import (
     AccessChanged,
@@ -341,10 +342,8 @@ def access(
 
 def _parse_identity(text: str, on: str) -> str:
     """Parse `INDEX:HANDLE`, a handle in any form, or the name of a user of the prefix."""
-    if text and not {"/", ":"} & set(text):
-        text = f"{on.partition('/')[0]}/{text}"
     try:
-        reference = ValueRef.parse(text)
+        reference = ValueRef.parse(complete_identity(text, on))
         if reference.index:
             Handle.parse(reference.handle)
     except (InvalidData, InvalidName) as problem:

@@ -48,7 +48,11 @@ On = Annotated[
 
 Administrator = Annotated[
     IdentityText,
-    Doc("The identity or group, as `INDEX:HANDLE`; the handle alone if it has only one key.", examples=["12345/ann"]),
+    Doc(
+        "The identity or group, as `INDEX:HANDLE`; the handle alone if it has only one key; or the name alone, such as "
+        "`ann`, of a user under the prefix of `on`.",
+        examples=["12345/ann"],
+    ),
 ]
 
 Rights = Annotated[

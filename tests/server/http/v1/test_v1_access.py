@@ -24,6 +24,7 @@ def test_user_acts_within_rights_until_disabled(server: Harness) -> None:
     problem(send(server, "POST", "/mint", {"prefix": "12345"}, headers=zoe), "permission-denied")
     assert post(server, "/grants", GRANT)["changed"]
     assert not post(server, "/grants", GRANT)["changed"]
+    assert not post(server, "/grants", {**GRANT, "identity": "zoe"})["changed"], "the bare name"
     post(server, "/mint", {"prefix": "12345"}, 201, **zoe)
     problem(send(server, "POST", "/grants", {**GRANT, "rights": ["owner"]}, headers=zoe), "permission-denied")
     started = json.loads(server.ask("POST", "/api/sessions", headers=zoe).body)

@@ -7,6 +7,7 @@ from typing import Final
 from perseid.client.errors import ClientError, Refused
 from perseid.names.handle import Handle, fold
 from perseid.records.admin import AdminPermission
+from perseid.registry.access.identities import complete_identity
 from perseid.schema.access import Access, AccessEntry, AccessRole, User, UserKey
 from perseid.schema.namespaces import DEFAULT_DAYS, MAX_DAYS, CreatedToken, Namespace, Scope
 from perseid.server.http.messages import Response
@@ -62,10 +63,10 @@ async def _complete_identity(console: ConsoleRequest, text: str, on: str) -> tup
     """The handle of a user of the prefix, if a text is only the name, such as `ann`, and the name if the record of the
     user has it: anybody can write any name in their own. A handle comes first. Raises `Refused`.
     """
-    if not text or "/" in text or ":" in text:
+    own = complete_identity(text, on)
+    if own == text:
         return text, ""
-    prefix, found, cursor = on.partition("/")[0], [], ""
-    own = f"{prefix}/{text}"
+    prefix, found, cursor = own.partition("/")[0], [], ""
     for _page in range(MAX_SEARCHED_PAGES):
         try:
             page = await console.api.users(prefix=prefix, page_size=PAGE_SIZE).page(cursor)

@@ -10,6 +10,7 @@ import msgspec
 from perseid.ledger.store.jobs import Job
 from perseid.records.errors import InvalidData
 from perseid.records.record import ValueRef
+from perseid.registry.access.identities import complete_identity
 from perseid.registry.commands.access import AccessChange, Grant, Revoke
 from perseid.registry.commands.users import (
     AddUser,
@@ -77,7 +78,7 @@ async def grant(call: ApiCall, new: AccessRequest) -> Reply[AccessChanged]:
     handle, which new records name; `records` counts existing ones that do not. You can only grant what you have. What
     the identity already has changes nothing. For a prefix a token needs the scope `namespaces` too.
     """
-    return await _change(call, Grant(_parse_identity(new.identity), new.rights, new.on), new)
+    return await _change(call, Grant(_parse_identity(new), new.rights, new.on), new)
 
 
 @ACCESS.add("POST", "/revocations", "Revoke rights", scope="transfer")
@@ -86,7 +87,7 @@ async def revoke(call: ApiCall, new: RevokeRequest) -> Reply[AccessChanged]:
 
     An administrator must remain. `remaining` lists what the identity can still do, for example through another group.
     """
-    return await _change(call, Revoke(_parse_identity(new.identity), new.rights, new.on), new)
+    return await _change(call, Revoke(_parse_identity(new), new.rights, new.on), new)
 
 
 @ACCESS.add(
@@ -199,11 +200,11 @@ async def reset_user(call: ApiCall, new: NewKey) -> Reply[UserKey]:
     return Reply(to_user_key(result, secret=key.secret), name=str(handle))
 
 
-def _parse_identity(text: str) -> ValueRef:
+def _parse_identity(new: AccessRequest) -> ValueRef:
     try:
-        return ValueRef.parse(text)
+        return ValueRef.parse(complete_identity(new.identity, new.on))
     except InvalidData as problem:
-        advice = "Use INDEX:HANDLE, as in 300:12345/ann, or the handle alone"
+        advice = "Use INDEX:HANDLE, as in 300:12345/ann, the handle alone, or the name of a user of the prefix"
         raise InvalidParameter(str(problem), "$.identity", advice) from problem
 
 
