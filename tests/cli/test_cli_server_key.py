@@ -274,6 +274,7 @@ def test_check_notes_an_address_that_is_not_in_the_site_information(here: Site, 
 
 
 OWN = PortOwner(os.getpid(), "python -m perseid.server.processes.supervisor")
+ANOTHER = PortOwner(9, "perseid: supervisor /srv/other")
 OTHER = PortOwner(8, "java -jar handle.jar")
 
 
@@ -290,6 +291,15 @@ STOP = "stop it, or change native.port"
             replace(IN_USE, owners=(OWN,)),
             0,
             [("ok", "TCP, UDP) is in use by the running server of this installation", "")],
+        ),
+        (
+            PortStatus(),
+            replace(IN_USE, owners=(ANOTHER,)),
+            0,
+            [
+                ("ok", "TCP) is free", ""),
+                ("note", f"UDP) is in use by {ANOTHER}, not by this installation", STOP),
+            ],
         ),
         (
             replace(IN_USE, owners=(OTHER,)),

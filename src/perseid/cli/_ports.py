@@ -64,4 +64,6 @@ def _port_finding(status: PortStatus, address: str, endpoint: _Endpoint, config:
     if not status.owners:
         message = f"{address} is in use by an unknown process, perhaps of another user"
         return Finding("ports", Level.ERROR, message, f"find it with: ss -lntup; {advice}")
-    return Finding("ports", Level.ERROR, f"{address} is in use by {status.owners[0]}", advice)
+    is_perseid = any("perseid" in owner.command for owner in status.owners)
+    message = f"{address} is in use by {status.owners[0]}" + (", not by this installation" if is_perseid else "")
+    return Finding("ports", Level.NOTE if is_perseid else Level.ERROR, message, advice)
