@@ -80,8 +80,8 @@ class LostEntries(StoreUnavailable):
         entries = f"the entries {size + 1} to {seq}" if size + 1 < seq else f"entry {seq}"
         lost = f"has lost {entries}" if size < seq else f"has another entry {seq}"
         return cls(
-            f"the database {lost}, which this node has seen, so changes are refused. Let a database server take over "
-            "that has them; if there is none, accept the loss on every node: perseid rebuild answers"
+            f"the database {lost}, which this node has seen. Let a database server take over that has what is missing; "
+            "if there is none, accept the loss on every node: perseid rebuild answers"
         )
 
 

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from perseid.ledger.errors import ClockError, StorageFull, StoreUnavailable
+from perseid.ledger.errors import ClockError, LostEntries, ReadOnlyMode, StorageFull, StoreUnavailable
 from perseid.registry.installation.settings import Config
 from perseid.server.limits.guesses import KnownClients
 from perseid.server.observe.access_log import AccessLog
@@ -34,18 +34,25 @@ def test_refused_changes_are_logged_once_and_again_after_recovery_or_a_long_paus
         (wrong, 6),
         (wrong, REMINDER_INTERVAL + 5),
         (StoreUnavailable("the database connection was lost; retry"), REMINDER_INTERVAL + 6),
+        (ReadOnlyMode("the service is read-only for maintenance"), REMINDER_INTERVAL + 7),
+        (LostEntries.after(9, 7), REMINDER_INTERVAL + 8),
     ]
     for problem, now in steps:
         log.update(problem, now)
+    refused = "changes are refused, public resolution continues"
     hint = "To see what is wrong, run: perseid check"
     assert [record.message for record in caplog.records] == [
-        f"changes are refused: the disk is full. {hint}",
+        f"{refused}: the disk is full. Free disk space",
         "changes are accepted again",
-        f"changes are refused: the disk is full. {hint}",
-        f"changes are refused: the clock is wrong. {hint}",
-        f"changes are refused: the clock is wrong. {hint}",
-        f"changes are refused until the database can be used again: the database connection was lost. {hint}",
+        f"{refused}: the disk is full. Free disk space",
+        f"{refused}: the clock is wrong. {hint}",
+        f"{refused}: the clock is wrong. {hint}",
+        f"{refused} until the database can be used: the database connection was lost. {hint}",
+        f"{refused}: the service is read-only for maintenance. To accept changes again, run: perseid read-only off",
+        f"{refused}: {LostEntries.after(9, 7)}",
     ]
+    assert [record.levelname for record in caplog.records][-2:] == ["WARNING", "ERROR"]
+    assert "accept the loss on every node: perseid rebuild answers" in caplog.records[-1].message
 
 
 def test_failed_save_of_known_clients_is_retried_and_logged_once(

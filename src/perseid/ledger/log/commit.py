@@ -90,7 +90,7 @@ def check_mode(read_only: str | None, oldest_program: str) -> None:
     if oldest_program > TABLES_VERSION:
         raise OutdatedProgram(
             f"the ledger was upgraded by a newer version of Perseid (tables {oldest_program}; this program has "
-            f"{TABLES_VERSION}), so this node refuses changes. Upgrade Perseid on this machine, then restart it"
+            f"{TABLES_VERSION}). Upgrade Perseid on this machine, then restart it"
         )
     if read_only is not None:
         raise ReadOnlyMode("the service is read-only for maintenance" + (f": {read_only}" if read_only else ""))

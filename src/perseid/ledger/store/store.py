@@ -59,7 +59,7 @@ KEEP_ALIVE: Final = {"keepalives": 1, "keepalives_idle": 5, "keepalives_interval
 
 LOCKED: Final = (
     f"another transaction kept the ledger locked for more than {BUSY_SECONDS} s{{}}; if that continues, PostgreSQL may "
-    "be waiting for a synchronous standby"
+    "be waiting for a synchronous standby: start it, or find the transaction in pg_stat_activity"
 )
 """What is wrong if changes wait; the field is for the state that PostgreSQL reports."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from time import monotonic, time
 from typing import Final
 
-from perseid.ledger.errors import LedgerError
+from perseid.ledger.errors import LedgerError, StoreUnavailable
 from perseid.ledger.ledger import Ledger
 from perseid.ledger.log.entry import State
 from perseid.ledger.log.reader import LogReader
@@ -83,9 +83,9 @@ class StatisticsRecorder:
         try:
             self._is_behind = await asyncio.to_thread(self._add, taken)
         except (OSError, LedgerError) as error:
-            if not self._has_failed:
+            if not self._has_failed and not isinstance(error, StoreUnavailable):  # which others report
                 _logger.warning("statistics are incomplete: %s", str(error).removesuffix("; retry"))
-            self._has_failed = True
+            self._has_failed = not isinstance(error, StoreUnavailable)
             self._is_behind = False  # the ledger is tried again when it is time, not at once
             self._is_busy = isinstance(error, OSError)
         else:

@@ -31,7 +31,15 @@ import uvloop
 
 from perseid.client.errors import ClientError
 from perseid.compiled import PROBLEM, native
-from perseid.ledger.errors import LedgerError, StorageFull, StoreUnavailable
+from perseid.ledger.errors import (
+    Contention,
+    LedgerError,
+    LostEntries,
+    OutdatedProgram,
+    ReadOnlyMode,
+    StorageFull,
+    StoreUnavailable,
+)
 from perseid.ledger.ledger import UnopenedLedger
 from perseid.ledger.log.log import Log
 from perseid.ledger.statistics import StatisticsStore
@@ -160,9 +168,22 @@ class ProblemLog:
                 _logger.warning("changes are accepted again")
         elif type(problem) is not type(last) or now >= self._reminder_due:
             self._reminder_due = now + REMINDER_INTERVAL
-            until = " until the database can be used again" if type(problem) is StoreUnavailable else ""
+            until = " until the database can be used" if type(problem) is StoreUnavailable else ""
             text = str(problem).removesuffix("; retry")  # that is for clients
-            _logger.error("changes are refused%s: %s. To see what is wrong, run: perseid check", until, text)
+            level = logging.WARNING if isinstance(problem, ReadOnlyMode) else logging.ERROR
+            message = "changes are refused, public resolution continues%s: %s%s"
+            _logger.log(level, message, until, text, _ADVICE.get(type(problem), _CHECK))
+
+
+_CHECK: Final = ". To see what is wrong, run: perseid check"
+_ADVICE: Final[dict[type[Exception], str]] = {
+    ReadOnlyMode: ". To accept changes again, run: perseid read-only off",
+    StorageFull: ". Free disk space",
+    LostEntries: "",  # these say what to do
+    OutdatedProgram: "",
+    Contention: "",
+}
+"""What to do about the problems."""
 
 
 class KnownClientsFile:
@@ -439,7 +460,8 @@ class Worker:
             self._counts.lags.add(int(lag * 1_000_000))
             due += max(0.0, lag)
             ledger = self._installation.ledger
-            self._problem_log.update(ledger.write_problem, monotonic())
+            if self._options.worker == 0:  # one of them is enough
+                self._problem_log.update(ledger.write_problem, monotonic())
             if isinstance(ledger, UnopenedLedger) and self._can_open(ledger):
                 _logger.warning("the ledger can be opened again; this process ends, and the next one opens it")
                 self._stopping.set()
