@@ -35,6 +35,7 @@ from perseid.ledger.log.requests import (
     RepeatedRequest,
     Request,
 )
+from perseid.ledger.views.search_keys import index_keys
 from perseid.names.handle import Handle
 from perseid.records.record import Value, ValueRef
 from perseid.registry import codec
@@ -145,6 +146,10 @@ def test_entries_come_back_encoded(registry: Registry, record: tuple[Value, ...]
     assert isinstance(back, Append)
     assert back == replace(request, draft=replace(draft, values=()), more=(replace(draft, values=()),))
     assert [each.contents() for each in back.drafts] == [draft.contents()] * 2
+    assert [set(each.search_keys or ()) for each in back.drafts] == [index_keys(draft.contents())] * 2
+    alone = sent(replace(request, more=()), registry)
+    assert isinstance(alone, Append)
+    assert alone.draft.search_keys is None, "the writer computes those of single changes"
 
 
 @pytest.mark.parametrize("request_", [Lease(b"scope", 5, 0), Remember(replace(ONCE, body=b"response"))])

@@ -48,6 +48,7 @@ from perseid.ledger.log.requests import (
 )
 from perseid.ledger.store.idempotency import RecordUse
 from perseid.ledger.store.jobs import ChangeJob, EndJob, Job, StartJob
+from perseid.ledger.views.search_keys import index_keys
 from perseid.names.handle import Handle
 from perseid.records.record import Value, ValueRef
 from perseid.registry.access.permissions import ScopeSet
@@ -101,7 +102,7 @@ from .results import (
     WrongClock,
 )
 
-VERSION: Final = 3
+VERSION: Final = 4
 """Changes with every change of a message."""
 
 MAX_MESSAGE: Final = 64 << 20
@@ -181,6 +182,7 @@ class _Draft(_Message, frozen=True):
     note: str
     exact: bool
     contents: list[bytes]
+    search_keys: list[bytes] | None = None
 
 
 class _Once(_Message, frozen=True):
@@ -331,8 +333,8 @@ def encode_request(request: Request) -> bytes:
     match request:
         case Append():
             message: _Request = _Append(
-                _encode_draft(request.draft),
-                [_encode_draft(draft) for draft in request.more],
+                _encode_draft(request.draft, with_keys=bool(request.more)),
+                [_encode_draft(draft, with_keys=True) for draft in request.more],
                 dict(request.preconditions),
                 dict(request.redactions),
                 request.job,
@@ -410,7 +412,9 @@ def decode_request(data: bytes, registry: Registry) -> Request:
         raise InvalidMessage(str(problem)) from problem
 
 
-def _encode_draft(draft: Draft) -> _Draft:
+def _encode_draft(draft: Draft, *, with_keys: bool) -> _Draft:
+    """Encode a draft; of many, the writer gets the search keys, too, because all others wait for its commit."""
+    contents = draft.contents()
     return _Draft(
         int(draft.action),
         int(draft.state),
@@ -419,13 +423,15 @@ def _encode_draft(draft: Draft) -> _Draft:
         draft.actor,
         draft.note,
         draft.exact,
-        draft.contents(),
+        contents,
+        [*index_keys(contents)] if with_keys else None,
     )
 
 
 def _decode_draft(message: _Draft) -> Draft:
     kind = Action(message.action), State(message.state), message.exact
-    return Draft.of_contents(kind, message.handle, message.interface, message.actor, message.note, message.contents)
+    texts = message.handle, message.interface, message.actor, message.note
+    return Draft.of_contents(kind, *texts, message.contents, message.search_keys)
 
 
 def _encode_once(once: IdempotentRequest) -> _Once:

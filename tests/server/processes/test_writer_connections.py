@@ -7,12 +7,16 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from perseid.ledger.errors import LedgerError, OutcomeUnknown, StorageFull, TooBusy
+from perseid.ledger.log import commit
+from perseid.ledger.log.entry import Action
 from perseid.ledger.log.requests import Appended, Outcome, Request
+from perseid.ledger.views.search_keys import exact_url_range
 from perseid.registry import codec
 from perseid.registry.codec import encode_request
 from perseid.registry.commands.records import Create
@@ -83,6 +87,18 @@ def test_step_that_was_prepared_is_encoded_once(folder: Path, monkeypatch: pytes
         create.complete()
         assert len(encoded) == 3
         assert {registry.ledger.find(b"12345/" + name) is None for name in (b"prepared", b"other")} == {False}
+
+
+def test_search_keys_of_many_records_come_with_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "index_keys", None)  # in the writer, too
+    step = change("a", URL, action=Action.CREATE), change("b", URL, action=Action.CREATE)
+    with writing(folder), remote(folder) as registry:
+        (outcome,) = registry.ledger.append(replace(step[0], more=(step[1].draft,)))
+        assert isinstance(outcome, Appended)
+        with registry.ledger.open_reader() as reader:
+            urls = exact_url_range(URL.data)
+            found, _ = reader.find_by_keys(urls.first, urls.end, 9)
+        assert [entry.handle for _, entry in found] == ["10.1/a", "10.1/b"]
 
 
 def test_without_a_writer_nothing_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -346,21 +346,23 @@ class Commit:
         self._rows[seq] = (seq, self._at, previous, jump, nth, b"" if self._rows else self._token, leaf, body)
         self._leaf = leaf
         self._latest[key] = self._moved[key] = seq
-        self._move_search_keys(before, contents, seq)
+        self._move_search_keys(before, contents, seq, draft.search_keys)
         change = Change(seq, self._at, leaf, key, draft.handle, draft.exact, draft.state, contents)
         change.last_update = draft.summary(contents).last_update(None if before is None else before.summary())
         self.changes.append(change)
         if before is not None:
             self._redact_old_secrets(before, contents, seq)
 
-    def _move_search_keys(self, before: Entry | None, contents: Sequence[bytes], seq: int) -> None:
+    def _move_search_keys(
+        self, before: Entry | None, contents: Sequence[bytes], seq: int, known: Sequence[bytes] | None
+    ) -> None:
         if before is not None:
             for search_key in index_keys(before.contents()):
                 if self._search_keys.pop((search_key, before.seq), None) is None:
                     self._search_keys[search_key, before.seq] = False
-        if contents is not self._indexed[0]:
+        if known is None and contents is not self._indexed[0]:
             self._indexed = contents, index_keys(contents)
-        for search_key in self._indexed[1]:
+        for search_key in self._indexed[1] if known is None else known:
             self._search_keys[search_key, seq] = True
 
     def latest(self, key: bytes) -> int:

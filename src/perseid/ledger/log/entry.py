@@ -424,6 +424,8 @@ class Draft:
     exact: bool = False
     """Whether the suffix is case-sensitive."""
     _contents: list[bytes] | None = field(default=None, init=False, repr=False, compare=False)
+    search_keys: list[bytes] | None = field(default=None, repr=False, compare=False)
+    """Those of the values in the search view, if the commit need not compute them."""
 
     @classmethod
     def of_contents(
@@ -434,9 +436,10 @@ class Draft:
         actor: str,
         note: str,
         contents: list[bytes],
+        search_keys: list[bytes] | None = None,
     ) -> Self:
         """A draft of values that are encoded already; `kind` is action, state and case rule."""
-        draft = cls(kind[0], kind[1], handle, interface, actor, note, exact=kind[2])
+        draft = cls(kind[0], kind[1], handle, interface, actor, note, (), kind[2], search_keys)
         object.__setattr__(draft, "_contents", contents)
         return draft
 
