@@ -105,7 +105,10 @@ def pytest_configure(config: pytest.Config) -> None:
     disk everybody waits for everybody's `fsync`.
     """
     if config.getoption("dist", "no") != "no" and config.option.basetemp is None and _has_memory():
-        folder = tempfile.mkdtemp(prefix="tests-", dir=MEMORY)
+        for left in MEMORY.glob("tests-*-*"):  # by a run that was killed
+            if not Path("/proc", left.name.split("-")[1]).exists():
+                shutil.rmtree(left, ignore_errors=True)
+        folder = tempfile.mkdtemp(prefix=f"tests-{os.getpid()}-", dir=MEMORY)
         config.option.basetemp = folder
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
