@@ -156,12 +156,12 @@ def test_backup_to_standard_output_is_encrypted(here: Site, options: str, monkey
         ("backup FOLDER/1 --full --passphrase-file FOLDER/short", 1, "has 5 bytes; use at least 12"),
         ("backup FOLDER/1 --full --passphrase-file FOLDER/open", 1, "chmod"),
         ("backup verify FOLDER/full", 1, "full: encrypted; use --passphrase-file FILE"),
-        ("backup verify FOLDER/full --passphrase-file FOLDER/wrong", 1, "full: wrong passphrase"),
-        ("backup verify FOLDER/cut OPTIONS", 1, "cut: modified or incomplete, in chunk 1"),
+        ("backup verify FOLDER/full --passphrase-file FOLDER/wrong", 1, "; use the passphrase that"),
+        ("backup verify FOLDER/cut OPTIONS", 1, "cut: modified or incomplete, in chunk 1; use another copy"),
         ("backup verify FOLDER/changed OPTIONS", 1, "changed: modified or incomplete, in chunk 1"),
         ("restore FOLDER/full -d FOLDER/new", 1, "full: encrypted; use --passphrase-file FILE"),
-        ("restore FOLDER/full --passphrase-file FOLDER/wrong -d FOLDER/new", 1, "full: wrong passphrase"),
-        ("restore FOLDER/cut OPTIONS -d FOLDER/new", 1, "cut: modified or incomplete, in chunk 1"),
+        ("restore FOLDER/full --passphrase-file FOLDER/wrong -d FOLDER/new", 1, "; use the passphrase that"),
+        ("restore FOLDER/cut OPTIONS -d FOLDER/new", 1, "cut: modified or incomplete, in chunk 1; use another copy"),
     ],
 )
 def test_wrong_options_and_damaged_files_are_refused(

@@ -1,6 +1,8 @@
 """Errors with `--json`: one problem on standard error, with the exit code."""
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +191,19 @@ def test_failure_is_a_problem(demo: Site, monkeypatch: pytest.MonkeyPatch, error
     found = problem(demo("mint 102.100.272 --json"), slug)
     assert found["detail"].endswith(". Nothing was minted")
     assert found["exit_code"] == 1
+
+
+def test_full_disk_names_the_file_and_the_fix(demo: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("perseid.cli.backup._write", fail)
+    done = demo(f"backup {tmp_path / 'full'}")
+    assert done.code == 1
+    assert (
+        done.err == f"perseid: {tmp_path / 'full'}: No space left on device\nFree disk space, then repeat the command\n"
+    )
+    assert [each.name for each in tmp_path.iterdir()] == [demo.directory.name], "nothing is left behind"
 
 
 def test_success_and_help_are_unchanged(demo: Site) -> None:

@@ -491,10 +491,10 @@ def test_files_must_be_consecutive(log: Log, target: Log, tmp_path: Path) -> Non
     first, second, third, last = parts(log, tmp_path)
     refused(target, match="name the full backup")
     refused(target, second, match="part-1: starts after entry 2; name the backups with entries 1 to 2 before it")
-    refused(target, first, third, match="part-2: starts after entry 4; expected an increment that starts after entry 2")
-    refused(target, first, third, second, last, match=r"^part-2: starts after entry 4; expected an increment that")
-    refused(target, first, second, second, match=r"^part-1: starts after entry 2; expected an increment that starts")
-    refused(target, first, first, match=r"^part-0: starts after entry 0; expected an increment that starts after")
+    refused(target, first, third, match="part-2: starts after entry 4; the next file must be the increment that st")
+    refused(target, first, third, second, last, match=r"^part-2: starts after entry 4; the next file must be the")
+    refused(target, first, second, second, match=r"^part-1: starts after entry 2; the next file must be the increment")
+    refused(target, first, first, match=r"^part-0: starts after entry 0; the next file must be the increment")
     assert restored(target, first, second, third, last).seq == 9
 
 

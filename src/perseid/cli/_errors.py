@@ -4,6 +4,7 @@ It is loaded only when an error occurs, so that commands that need little start 
 is loaded by then, so classes are looked up in `sys.modules` and nothing is imported to test for them.
 """
 
+import errno
 import os
 import re
 import sys
@@ -204,7 +205,8 @@ def _describe_environment(error: Exception) -> _Report:
         return _Report("command-failed", f"This command needs {error.name}, which is not installed", advice)
     if isinstance(error, OSError):  # for example a full disk
         path = f"{error.filename}: " if error.filename else ""
-        return _Report("command-failed", f"{path}{error.strerror or error}")
+        fix = ("Free disk space, then repeat the command",) if error.errno in (errno.ENOSPC, errno.EDQUOT) else ()
+        return _Report("command-failed", f"{path}{error.strerror or error}", fix)
     raise error
 
 

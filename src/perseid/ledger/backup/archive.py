@@ -299,7 +299,7 @@ def create_file(path: Path) -> Iterator[BinaryIO]:
     except BaseException as error:
         with suppress(OSError):
             partial.unlink()
-        if isinstance(error, OSError) and str(error.filename) == str(partial):
+        if isinstance(error, OSError) and error.errno and error.filename in (None, str(partial)):
             error.filename = str(path)  # the name that the user knows
         raise
     sync_directory(path.parent)

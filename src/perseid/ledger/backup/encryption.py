@@ -40,6 +40,9 @@ _COUNTER_BYTES: Final = 11
 _KNOWN_KEYS: Final = 64  # a restore reads each file three times
 
 
+_ANOTHER: Final = "use another copy of the file"
+
+
 class EncryptionError(LedgerError):
     """An encrypted file cannot be read: wrong passphrase, modified or incomplete."""
 
@@ -93,10 +96,13 @@ def open_encrypted(stream: BinaryIO, name: str, first_line: bytes, passphrase: b
     """Return the plaintext of a stream whose first line was read already. Raises `EncryptionError`, also later."""
     salt, check = stream.read(_SALT_BYTES), stream.read(_CHECK_BYTES)
     if len(check) < _CHECK_BYTES:
-        raise EncryptionError(f"{name}: incomplete: unexpected end")
+        raise EncryptionError(f"{name}: incomplete: unexpected end; {_ANOTHER}")
     key, expected = _derive(passphrase, salt)
     if not constant_time.bytes_eq(check, expected):
-        raise EncryptionError(f"{name}: wrong passphrase, or its first bytes were modified")
+        raise EncryptionError(
+            f"{name}: wrong passphrase, or its first bytes were modified; use the passphrase that encrypted it, or "
+            "another copy of the file"
+        )
     return io.BufferedReader(_Decrypted(stream, name, ChaCha20Poly1305(key), first_line + salt + check), CHUNK)
 
 
@@ -111,7 +117,7 @@ class _Decrypted(io.RawIOBase):
         self._next = self._read_chunk()
         self._plain = memoryview(b"")
         if not self._next:
-            raise EncryptionError(f"{name}: incomplete: unexpected end")
+            raise EncryptionError(f"{name}: incomplete: unexpected end; {_ANOTHER}")
 
     def readable(self) -> bool:
         return True
@@ -138,7 +144,7 @@ class _Decrypted(io.RawIOBase):
             problem = "modified or incomplete"
             if is_last and self._is_earlier(chunk):
                 problem = "incomplete: unexpected end"
-            raise EncryptionError(f"{self._name}: {problem}, in chunk {self._count + 1:,}") from None
+            raise EncryptionError(f"{self._name}: {problem}, in chunk {self._count + 1:,}; {_ANOTHER}") from None
         self._count += 1
         return plain
 

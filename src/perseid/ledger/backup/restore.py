@@ -181,7 +181,7 @@ class _Restore:
                 raise archive.problem(f"belongs to another ledger ({header.origin}) than the file before it")
         if header.since != tree.size:
             follows = (
-                f"expected an increment that starts after entry {tree.size}"
+                f"the next file must be the increment that starts after entry {tree.size}"
                 if tree.size
                 else (f"name the backups with entries 1 to {header.since} before it")
             )
