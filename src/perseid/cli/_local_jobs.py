@@ -27,7 +27,7 @@ from perseid.registry.responses import (
 )
 from perseid.registry.results import Refused
 from perseid.schema.jobs import JobResponse, PlannedRecord, PlannedTransfer, UndoPlan
-from perseid.schema.problems import make_problem, slug_of_code
+from perseid.schema.problems import Problem, make_problem, slug_of_code
 from perseid.schema.queries import Selectors
 
 from ._advice import render_advice
@@ -102,7 +102,7 @@ class LocalJobs:
         while preview.advance():
             pass
         self._undos[preview.original.id] = preview
-        return to_undo_plan(preview)
+        return to_undo_plan(preview, None if preview.refused is None else _to_problem(preview.refused))
 
     def undo(self, job: str, *, note: str = "") -> JobResponse:
         """Start the undo of a job of which there is a preview."""
@@ -159,6 +159,10 @@ def to_job_response(session: OpenInstallation, job: Job, undos: UndoIndex) -> Jo
         is_running, failure = job.id in read_running(runtime), read_failure(runtime, job.id)
     reason = runner.find_interruption(job, session.identity) if failure is None else failure.reason
     assert isinstance(reason, Refused)  # noqa: S101 - as it was recorded
-    slug, advice = reason.problem_type or slug_of_code(reason.code), render_advice(reason.advice)
-    problem = make_problem(slug, reason.reason, advice=advice, rule=reason.rule, code=int(reason.code))
-    return to_job(job, undos, is_running=is_running, problem=with_advice_kind(problem, reason.advice))
+    return to_job(job, undos, is_running=is_running, problem=_to_problem(reason))
+
+
+def _to_problem(refused: Refused) -> Problem:
+    slug, advice = refused.problem_type or slug_of_code(refused.code), render_advice(refused.advice)
+    problem = make_problem(slug, refused.reason, advice=advice, rule=refused.rule, code=int(refused.code))
+    return with_advice_kind(problem, refused.advice)

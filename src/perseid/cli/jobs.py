@@ -181,7 +181,7 @@ def undo(
         if dry_run:
             _print_undo_plan(plan, original, _describe_undo(plan, depth, root, is_done=False), json)
             return
-        if not yes and plan.possible:
+        if not yes and plan.possible and plan.problem is None:  # otherwise refused before the prompt
             if not json:
                 _print_sample(plan)
             confirm(_describe_undo(plan, depth, root, is_done=False))
@@ -234,7 +234,9 @@ def _print_undo_plan(plan: UndoPlan, original: JobResponse, result: str, json: b
     if json:
         print_json(plan)
         return
-    about = {"job": plan.job, "action": _describe(original), "result": result if plan.possible else None}
+    problem = None if plan.problem is None else printable(plan.problem.detail)
+    will_be = result if plan.possible and problem is None else None
+    about = {"job": plan.job, "action": _describe(original), "result": will_be, "problem": problem}
     _print_summary({**about, "records": plan.total, "conflicts": plan.conflict_count, "changed": 0})
     for each in plan.conflicts:
         print_text(f"    {printable(each.handle)}: {each.reason}")

@@ -421,8 +421,8 @@ def to_conflict(conflict: Conflict) -> jobs.UndoConflictResponse:
     return jobs.UndoConflictResponse(conflict.handle, conflict.seq, conflict.why)
 
 
-def to_undo_plan(preview: UndoPreview) -> jobs.UndoPlan:
-    """Convert the complete preview of an undo."""
+def to_undo_plan(preview: UndoPreview, problem: Problem | None = None) -> jobs.UndoPlan:
+    """Convert the complete preview of an undo; `problem` says why a record cannot be undone."""
     conflicts = [to_conflict(each) for each in preview.conflicts[: jobs.MAX_CONFLICTS]]
     count = preview.conflict_count
     return jobs.UndoPlan(
@@ -434,4 +434,5 @@ def to_undo_plan(preview: UndoPreview) -> jobs.UndoPlan:
         preview.tombstones,
         preview.reserved,
         preview.sample,
+        problem,
     )

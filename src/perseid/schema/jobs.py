@@ -145,7 +145,7 @@ class UndoPlan(ResponseBody, frozen=True, omit_defaults=False):
 
     job: Annotated[str, Doc("The job to undo.")]
     total: Annotated[int, Doc("Number of handles it changed.")]
-    possible: Annotated[bool, Doc("Whether there are no conflicts. Permissions are checked during the undo.")]
+    possible: Annotated[bool, Doc("Whether there are no conflicts. All permissions are checked during the undo.")]
     conflict_count: Annotated[int, Doc("Number of conflicts.")]
     conflicts: Annotated[list[UndoConflictResponse], Doc(f"The conflicts; at most {MAX_CONFLICTS:,}.")]
     tombstones: Annotated[int, Doc("Number of records that the job created, and that become tombstones.")] = 0
@@ -154,6 +154,10 @@ class UndoPlan(ResponseBody, frozen=True, omit_defaults=False):
         list[UndoneRecord],
         Doc(f"Records that would change, latest first: at most {MAX_UNDONE_SHOWN}, of those that you can read."),
     ] = msgspec.field(default_factory=list)
+    problem: Annotated[
+        Problem | None,
+        Doc("Why you cannot undo one of the first records, such as a permission that you do not have."),
+    ] = None
 
 
 # Transfers

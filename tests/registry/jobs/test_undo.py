@@ -9,7 +9,7 @@ from perseid.names.handle import Handle
 from perseid.records.record import Value, ValueRef
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.lifecycle import Redact, Unpublish
-from perseid.registry.commands.records import Modify
+from perseid.registry.commands.records import Create, Modify
 from perseid.registry.commands.transfer import Transfer
 from perseid.registry.identity import Identity
 from perseid.registry.jobs import rewrite, runner, undo
@@ -20,7 +20,7 @@ from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
 from tests.registry.access.token_identities import ANN, RULES, SERVER, furnish, movable, scope, shown
 from tests.registry.jobs.runs import run_steps
-from tests.registry.registries import OPERATOR, handle, key_holder, registry_in_memory
+from tests.registry.registries import OPERATOR, admin, handle, key_holder, registry_in_memory
 
 ORDER = Rewrite("http://old.example/*", "https://new.example/*")
 SCOPES = scope("find", "update")
@@ -145,6 +145,21 @@ def test_preview_shows_no_values_without_access_to_private_ones(here: Registry) 
     job = run_rewrite(here, token)
     assert (preview(here, job, token).total, preview(here, job, token).sample) == (7, [])
     assert len(preview(here, job, ANN).sample) == 7
+
+
+def test_preview_says_what_the_caller_cannot_undo(here: Registry) -> None:
+    """A record that a job created for others, whose administrators it did not name."""
+    job = runner.start_job(here, "test", {}, ANN, "cli")
+    values = (Value.text(1, "URL", "https://one.example/"), admin(100, "300:0.NA/0.NA"))
+    here.do(Create(handle("12345/own"), (Value.text(1, "URL", "https://one.example/"),)), ANN, "cli", job_id=job.id)
+    here.do(Create(handle("12345/other"), values), ANN, "cli", job_id=job.id)
+    here.ledger.change(jobs.EndJob(job.id))
+    found = preview(here, job.id, ANN)
+    assert found.refused is not None
+    assert "cannot create a tombstone for 12345/other: requires permission DELETE_HANDLE" in found.refused.reason
+    assert (found.total, found.conflict_count, found.tombstones) == (2, 0, 2)
+    with pytest.raises(Refused, match="cannot create a tombstone for 12345/other"):
+        found.start("cli")
 
 
 # Conflict details

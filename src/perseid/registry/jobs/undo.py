@@ -123,6 +123,9 @@ class UndoPreview:
         """How many of them stay reserved: the job reserved them."""
         self.sample: list[UndoneRecord] = []
         """What would change in some of them, as far as the caller can read it."""
+        self.refused: Refused | None = None
+        """Why the caller cannot undo one of those that were decided for the sample."""
+        self._tried = 0
         self._page = PageBudget(MAX_UNDONE_SHOWN)
         self.conflicts: list[Conflict] = []
 
@@ -143,7 +146,7 @@ class UndoPreview:
         conflict = change.conflict
         if conflict is None and not change.is_undone:
             conflict = _find_other_place(context.snapshot, change.entry)
-        if conflict is None and not self._page.is_full:
+        if conflict is None and self._tried < MAX_UNDONE_SHOWN:
             self._show_change(context, change)
         if conflict is not None:
             if self._max_conflicts is None or len(self.conflicts) < self._max_conflicts:
@@ -158,17 +161,18 @@ class UndoPreview:
         return ()
 
     def _show_change(self, context: Context, change: "_Change") -> None:
-        """Add what reverting a change does to the sample, unless the caller cannot do or read it."""
+        """Add what reverting a change does to the sample, or keep why the caller cannot do it."""
         if change.is_undone or change.entry.handle.startswith(LOCAL):
             return
         stored = context.snapshot.stored(Handle.parse_lenient(change.entry.handle))
-        if not context.is_allowed(permissions.read(stored.handle)):
-            return
+        drafts: tuple[Draft, ...] = ()
         try:
             drafts = _revert(context, change)
-        except Refused:  # tells the caller why when the undo starts
-            return
-        for draft in drafts:
+        except Refused as refused:
+            self.refused = self.refused or refused
+        can_read = bool(drafts) and context.is_allowed(permissions.read(stored.handle))
+        self._tried += 1  # after what can end the chunk before this record
+        for draft in drafts if can_read else ():
             if self._page.take(values_size((*stored.values, *draft.values))):
                 changes = plan_changes(stored.values, draft.values)
                 self.sample.append(UndoneRecord(draft.handle, stored.state.label, draft.state.label, changes))

@@ -9,9 +9,12 @@ from urllib.parse import quote
 
 import pytest
 
+from perseid.ledger.store.jobs import EndJob
 from perseid.names.handle import Handle
 from perseid.records.record import Value
-from perseid.registry.commands.records import PartialValue, SetValues
+from perseid.registry.commands.minting import Reserve
+from perseid.registry.commands.records import Create, PartialValue, SetValues
+from perseid.registry.jobs import runner
 from perseid.registry.queries.resolve import Query
 from perseid.registry.results import Refused
 from perseid.server.http.auth.web_sessions import SECURE_COOKIE
@@ -19,6 +22,7 @@ from perseid.server.http.connection.responses import send_stream
 from perseid.server.http.console import log
 from perseid.server.http.messages import Client, Request
 from perseid.server.http.v1.routes import imports
+from tests.registry.registries import admin, key_holder
 from tests.server.http.console.console_user import ConsoleUser
 from tests.server.http.contexts import STRANGER, Harness, harness, header_of
 from tests.server.http.resolver.resolver_records import create
@@ -27,6 +31,7 @@ from tests.server.http.v1.callers import with_token
 from tests.server.installations import OPERATOR
 
 FILE = "handle,URL\n12345/row-1,https://one.example/\n12345/row-2,https://two.example/\n"
+ADMINISTRATOR_KEY = key_holder(300, "0.NA/12345")
 BAD_FILE = "handle,URL\n12345/row-1,https://one.example/\nnonsense,https://two.example/\n"
 
 
@@ -295,6 +300,27 @@ def test_links_are_changed_after_a_preview(user: ConsoleUser, server: Harness) -
     assert "12345/old-0 https://new.example/0 https://old.example/0" in user.text, "before and after the undo"
     user.get("/console/jobs")
     assert "change links https://old.example/* → https://new.example/* done 3 / 3" in user.text
+
+
+def test_undo_that_is_not_allowed_has_no_button(user: ConsoleUser, server: Harness) -> None:
+    job = runner.start_job(server.registry, "import", {"file": "rows.csv"}, ADMINISTRATOR_KEY, "http")
+    values = (Value.text(1, "URL", "https://one.example/"), admin(100, "300:12345/other"))
+    server.registry.do(Create(Handle.parse("12345/other"), values), ADMINISTRATOR_KEY, "http", job_id=job.id)
+    server.registry.ledger.change(EndJob(job.id))
+    user.get(f"/console/jobs/{job.id}/undo")
+    assert "Permission denied" in user.text
+    assert "cannot create a tombstone for 12345/other: requires permission DELETE_HANDLE" in user.text
+    assert not user.has_form("/undo")
+
+
+def test_undo_of_a_reservation_leaves_it(user: ConsoleUser, server: Harness) -> None:
+    job = runner.start_job(server.registry, "reserve", {"prefix": "12345"}, ADMINISTRATOR_KEY, "http")
+    reserved = tuple([Handle.parse(f"12345/r{number}") for number in range(2)])
+    server.registry.do(Reserve(reserved), ADMINISTRATOR_KEY, "http", job_id=job.id)
+    server.registry.ledger.change(EndJob(job.id))
+    user.get(f"/console/jobs/{job.id}/undo")
+    assert "2 identifiers that the job reserved stay reserved, because they may be printed somewhere." in user.text
+    assert not user.has_form("/undo")
 
 
 def test_links_that_do_not_exist_change_nothing(user: ConsoleUser) -> None:

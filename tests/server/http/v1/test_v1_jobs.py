@@ -390,6 +390,7 @@ def test_undo_reverts_a_job_and_can_be_undone(server: Harness) -> None:
         "conflicts": [],
         "tombstones": 0,
         "reserved": 0,
+        "problem": None,
     }
     assert [(each["handle"], each["state"], each["new_state"]) for each in sample] == [
         (name, "published", "published") for name in reversed(names)

@@ -123,6 +123,7 @@ async def preview_undo(console: ConsoleRequest) -> Response:
     """Show what the undo of a job would change, and what prevents it."""
     job = await console.api.job(console.names["job"])
     plan = await console.api.preview_undo(job.job)
+    advice, language = ("", "") if plan.problem is None else describe_advice(plan.problem, plan.problem.advice)
     undone = job.parameters.get("job") if job.kind == "undo" else None  # to undo its undo is to redo it
     title = _("Redo job {job}").format(job=undone) if undone else _("Undo job {job}").format(job=job.job)
     return console.render(
@@ -132,6 +133,8 @@ async def preview_undo(console: ConsoleRequest) -> Response:
         about=await _describe_with_undone(console, job),
         plan=plan,
         changes=plan.total - plan.reserved,
+        advice=advice,
+        advice_language=language,
         is_redo=bool(undone),
     )
 

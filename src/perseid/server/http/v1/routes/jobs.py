@@ -48,7 +48,7 @@ from perseid.server.http.v1.job_requests import (
     run_job,
     to_job_response,
 )
-from perseid.server.http.v1.problems import ApiError
+from perseid.server.http.v1.problems import ApiError, to_problem
 from perseid.server.http.v1.routing import Reply, Routes
 from perseid.server.http.v1.validation import InvalidParameter
 from perseid.server.limits.budgets import get_source
@@ -246,7 +246,8 @@ async def preview_undo(call: ApiCall) -> Reply[UndoPlan]:
     registry = authorize_registry(call)
     with reserve_slot(call, undoes=True):
         preview = await load_undo_preview(call, registry, call.names["job"])
-    return Reply(to_undo_plan(preview))
+    problem = None if preview.refused is None else to_problem(preview.refused, call.request_context).problem
+    return Reply(to_undo_plan(preview, problem))
 
 
 @JOBS.add(
