@@ -244,6 +244,22 @@ def test_values_are_checked_while_typing(browser: Browser, site: ConsoleSite) ->
     visitor.close()
 
 
+def test_new_record_is_checked_once_a_namespace_is_chosen(browser: Browser, site: ConsoleSite) -> None:
+    visitor = site.visit(browser)
+    page = visitor.page
+    visitor.go("/console/new")
+    checks: list[str] = []
+    page.on("request", lambda request: checks.append(request.url) if request.method == "POST" else None)
+    page.locator("[name='data.1']").fill("example.org/1")
+    page.evaluate("new Promise(done => setTimeout(done, 450))")  # after the timer of the check
+    assert checks == []
+    page.get_by_label("Namespace").select_option(PREFIX)
+    page.locator("[data-result]").get_by_text("Use https://example.org/1 instead.").wait_for()
+    assert len(checks) == 1
+    assert visitor.faults() == []
+    visitor.close()
+
+
 def test_row_is_added(browser: Browser, site: ConsoleSite) -> None:
     visitor = site.visit(browser)
     page = visitor.page

@@ -42,6 +42,7 @@ function watch(form) {
   let latest = 0;
   const check = async () => {
     const turn = ++latest;
+    if (form.elements.prefix?.value === "") return result.replaceChildren(); // not chosen yet, which is no mistake
     const response = await fetch(form.dataset.check, {
       method: "POST",
       body: new URLSearchParams(new FormData(form)),
