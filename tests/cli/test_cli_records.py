@@ -58,7 +58,8 @@ def test_url_that_leads_nowhere_is_stored_with_a_warning(plain: Site) -> None:
     warning = f"Value 1 of type URL, 'notaurl', is not an absolute URL. {advice}"
     assert plain.ok("set 12345/j URL=notaurl --json").json["warnings"] == [warning]
     done = plain.ok("mint 12345 --url example.org")
-    assert done.err == "Warning: Value 1 of type URL, 'example.org', is not an absolute URL. Use https://example.org\n"
+    assert done.err.startswith("Warning: Value 1 of type URL, 'example.org', is not an absolute URL. ")
+    assert done.err.endswith(". Use https://example.org instead\n")
     assert plain.ok("add 12345/j EMAIL=x").err == "", "what it had before is not reported again"
     minted = plain("mint 12345 --count 2 --url notaurl")
     assert minted.err.splitlines()[-1] == f"Warning: {warning}"

@@ -159,7 +159,7 @@ class AdviceKind(Enum):
     USE_ABSOLUTE_URL = "Use an absolute URL, such as https://example.org/1"
     USE_OTHER_SCHEME = "Use a URL with one of these schemes, which clients can be redirected to"
     USE_TTL = "Use a number of seconds from 0, or a time in ISO 8601"
-    USE_URL = "Use {url}"
+    USE_URL = "Use {url} instead"
     WRITE_DATE = "Write date, time and zone as in {example}"
 
     # Types
