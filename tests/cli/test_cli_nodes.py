@@ -175,7 +175,8 @@ def test_a_node_joins_with_the_file_of_another(here: Site, secret: str, tmp_path
     assert json.loads(here.ok(f"node export {file}2 {secret} --json").out)["password_left_out"] is True
     assert file.stat().st_mode & 0o777 == 0o600
     second = Site(tmp_path / "second")
-    second.ok(f"node join {file} {secret}")
+    done = second.ok(f"node join {file} {secret}")
+    assert done.err == f"Delete {file}, which has the keys. To start this node: perseid serve -d {second.directory}\n"
     settings = (second.directory / "perseid.toml").read_text()
     assert PASSWORD not in settings
     assert settings == (here.directory / "perseid.toml").read_text().replace(f":{PASSWORD}@", "@")

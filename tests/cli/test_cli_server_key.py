@@ -274,7 +274,7 @@ def test_check_notes_an_address_that_is_not_in_the_site_information(here: Site, 
 
 
 OWN = PortOwner(os.getpid(), "python -m perseid.server.processes.supervisor")
-ANOTHER = PortOwner(9, "perseid: supervisor /srv/other")
+ANOTHER = PortOwner(9, "perseid: supervisor other")
 OTHER = PortOwner(8, "java -jar handle.jar")
 
 

@@ -93,6 +93,7 @@ def join(
         print_json({"directory": str(target)})
         return
     print_fields({"node": printable(str(target))})
+    print_message(printable(f"Delete {file}, which has the keys. To start this node: perseid serve -d {target}"))
 
 
 def _read_passphrase(file: Path) -> bytes:
