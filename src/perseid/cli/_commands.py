@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from enum import Enum
+from functools import cache
 from importlib import import_module
 from typing import Any, Final, cast, get_args
 
@@ -187,15 +188,21 @@ class LazyCommand(Command):
     def load(self) -> Any:
         """Import the command."""
         assert self.name is not None  # noqa: S101 - all commands of the table have a name
-        command = import_module(f".{self.module}", __package__).commands[self.name]
-        if isinstance(command, typer.Typer):
-            loaded: Any = typer.main.get_group(command)
-        else:
-            app = typer.Typer(add_completion=False)
-            register_command(app, self.name)(command)
-            loaded = typer.main.get_command(app)
-        loaded.name = self.name
-        return loaded
+        return _load_command(self.module, self.name)
+
+
+@cache
+def _load_command(module: str, name: str) -> Any:
+    """Import a command; once, because a process, such as that of tests, may run it many times."""
+    command = import_module(f".{module}", __package__).commands[name]
+    if isinstance(command, typer.Typer):
+        loaded: Any = typer.main.get_group(command)
+    else:
+        app = typer.Typer(add_completion=False)
+        register_command(app, name)(command)
+        loaded = typer.main.get_command(app)
+    loaded.name = name
+    return loaded
 
 
 class LazyGroup(Group):
