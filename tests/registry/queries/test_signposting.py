@@ -36,6 +36,7 @@ from perseid.registry.queries.signposting import (
     build_linkset,
     escape_for_html,
     format_json_ld,
+    format_link_headers,
     to_json_ld,
 )
 from perseid.registry.results import Resolution
@@ -239,6 +240,7 @@ def test_links_are_limited_and_ranked() -> None:
     headers = format_headers(build_links(found))
     assert read_links(headers[0])[0].relations == ["cite-as"]
     assert read_links(headers[1])[0].relations == ["linkset"]
+    assert format_link_headers(found) == headers
     authors = [Value.text(index, "AUTHOR", f"https://people.example/{index}") for index in range(1, 2 * MAX_PER_TYPE)]
     assert len(by_relation(described(*authors))["author"]) == MAX_PER_TYPE
 
@@ -255,6 +257,10 @@ def test_unreadable_location_lists_are_ignored() -> None:
 def test_duplicate_links_are_removed() -> None:
     twice = described(*said(URL="https://example.org/"), locations('<location href="https://example.org/"/>'))
     assert by_relation(twice)["item"] == ["https://example.org/"]
+    form = AlternateForm("https://example.org/", JSON_LD)
+    same = described(locations('<location href="https://example.org/" role="metadata"/>'), forms=(form,))
+    assert len(by_relation(same)["describedby"]) == 1
+    assert format_link_headers(same) == format_headers(build_links(same))
 
 
 def test_long_query_is_omitted_from_address() -> None:
@@ -275,6 +281,7 @@ def test_all_forms_work_for_any_record(asked: Reference, values: list[Value], te
         document = form(found)
         if media_type.endswith("json"):
             json.loads(document)
+    assert format_link_headers(found) == format_headers(build_links(found))
     for value in format_headers(build_links(found)):
         assert value.isascii()
         assert value.isprintable()

@@ -152,14 +152,20 @@ def format_headers(
     links: Iterable[Link], max_links: int = MAX_HEADER_LINKS, max_bytes: int = MAX_HEADER_BYTES
 ) -> tuple[str, ...]:
     """Return the values of `Link` headers, one per link, within the limits; earlier links take precedence."""
-    values: list[str] = []
-    for link in links:
-        value = format_header(link)
+    return limit_headers(map(format_header, links), max_links, max_bytes)
+
+
+def limit_headers(
+    values: Iterable[str], max_links: int = MAX_HEADER_LINKS, max_bytes: int = MAX_HEADER_BYTES
+) -> tuple[str, ...]:
+    """Return the values of `Link` headers that fit into the limits; earlier ones take precedence."""
+    fitting: list[str] = []
+    for value in values:
         remaining = max_bytes - len(value) - len("Link: \r\n")
-        if remaining >= 0 and len(values) < max_links:
-            values.append(value)
+        if remaining >= 0 and len(fitting) < max_links:
+            fitting.append(value)
             max_bytes = remaining
-    return tuple(values)
+    return tuple(fitting)
 
 
 def format_header(link: Link, separator: str = "; ") -> str:

@@ -33,9 +33,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import islice
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
 from perseid.names.errors import InvalidName
 from perseid.names.handle import Handle, fold
@@ -66,7 +67,18 @@ from .citation import (
     to_csl,
     to_uri,
 )
-from .links import LINKSET, LINKSET_JSON, MAX_URI, Link, normalize_url, to_linkset, to_linkset_json
+from .links import (
+    LINKSET,
+    LINKSET_JSON,
+    MAX_HEADER_BYTES,
+    MAX_URI,
+    Link,
+    format_header,
+    limit_headers,
+    normalize_url,
+    to_linkset,
+    to_linkset_json,
+)
 
 LICENSES: Final = ("LICENSE", "LICENCE", "RIGHTS")
 RESOURCE_TYPES: Final = ("TYPE",)
@@ -98,6 +110,7 @@ _PROFILES: Final = {"application/ld+json": (("profile", "https://schema.org/"),)
 _INVERSE_RELATIONS: Final = {"item": "collection", "describedby": "describes"}
 _ORDER: Final = ("cite-as", "linkset", "type", "license", "describedby", "describes", "latest-version", "author")
 _RANKS: Final = {relation: rank for rank, relation in enumerate(_ORDER)}
+_BY_RANK: Final = itemgetter(0)
 
 
 class AlternateForm(NamedTuple):
@@ -198,10 +211,26 @@ def build_links(described: DescribedRecord, more: Iterable[Link] = ()) -> tuple[
 
     `more` are links of the response with which they are sent.
     """
+    forms = [Link(address, *_describe_form(media_type)[0]) for address, media_type in described.forms]
     links: dict[tuple[str, str, str | None], Link] = {}
-    for link in (*islice(_all_links(described), MAX_LINKS), *more):
+    for link in (*forms, *islice(_other_links(described), MAX_LINKS - len(forms)), *more):
         links.setdefault((link.target, link.relation, link.anchor), link)
     return tuple(sorted(links.values(), key=_rank))
+
+
+def format_link_headers(
+    described: DescribedRecord, more: Iterable[Link] = (), max_bytes: int = MAX_HEADER_BYTES
+) -> tuple[str, ...]:
+    """Return the same links as values of `Link` headers. Those to forms, which are most, are written once."""
+    values: dict[tuple[str, str, str | None], tuple[int, str]] = {}
+    for address, media_type in described.forms:
+        (relation, *_), rank, attributes = _describe_form(media_type)
+        values[address, relation, None] = rank, f"<{address}>{attributes}"
+    for link in (*islice(_other_links(described), MAX_LINKS - len(values)), *more):
+        key = link.target, link.relation, link.anchor
+        if key not in values:
+            values[key] = _rank(link), format_header(link)
+    return limit_headers([value for _, value in sorted(values.values(), key=_BY_RANK)], max_bytes=max_bytes)
 
 
 def build_linkset(described: DescribedRecord) -> tuple[Link, ...]:
@@ -222,10 +251,10 @@ def _rank(link: Link) -> int:
     return len(_RANKS) if link.anchor is not None else _RANKS.get(link.relation.partition(" ")[0], len(_RANKS))
 
 
-def _all_links(described: DescribedRecord) -> Iterator[Link]:
+def _other_links(described: DescribedRecord) -> Iterator[Link]:
+    """All links except those to forms."""
     policy = described.policy
     yield Link(described.address, "cite-as")
-    yield from _form_links(described)
     for relation, keywords in (("type", RESOURCE_TYPES), ("license", LICENSES), ("author", CREATORS)):
         addresses = map(described.find_address, described.texts(keywords))
         yield from (Link(address, relation) for address in addresses if address is not None)
@@ -242,10 +271,13 @@ def _all_links(described: DescribedRecord) -> Iterator[Link]:
     yield from _location_links(described)
 
 
-def _form_links(described: DescribedRecord) -> Iterator[Link]:
-    for address, media_type in described.forms:
-        relation = "linkset" if media_type in _LINKSETS else "describedby"
-        yield Link(address, relation, type=media_type, others=_PROFILES.get(media_type, ()))
+@cache
+def _describe_form(media_type: str) -> tuple[tuple[Any, ...], int, str]:
+    """What links to a form say besides its address: as arguments of `Link`, their rank, and as text of a header."""
+    relation, others = "linkset" if media_type in _LINKSETS else "describedby", _PROFILES.get(media_type, ())
+    arguments = (relation, None, media_type, None, (), None, None, others)
+    link = Link("form:x", *arguments)
+    return arguments, _rank(link), format_header(link).removeprefix(f"<{link.target}>")
 
 
 def _location_links(described: DescribedRecord) -> Iterator[Link]:

@@ -92,6 +92,10 @@ class HttpSettings:
     logo: Logo | None = None
     """The logo of the service; None for Perseid's."""
 
+    def __hash__(self) -> int:
+        """Of what tells most settings apart: pages look up what they keep by the settings, again and again."""
+        return hash((self.public_url, self.bare, self.segments))
+
     @classmethod
     def of(cls, config: Config, logo: Logo | None = None) -> Self:
         """Read the settings of an installation."""

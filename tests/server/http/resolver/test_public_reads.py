@@ -21,7 +21,6 @@ from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Add, Delete
 from perseid.registry.identity import Anonymous
 from perseid.registry.queries.history import get_history
-from perseid.registry.queries.links import Link
 from perseid.registry.queries.signposting import FORMATTERS
 from perseid.registry.registry import Registry
 from perseid.registry.snapshot import MAX_SHORT_BYTES, LedgerNeeded
@@ -223,11 +222,11 @@ def test_links_for_machines_are_not_built_without_a_public_url(
 ) -> None:
     built: list[object] = []
 
-    def note(*given: object) -> tuple[Link, ...]:
+    def note(*given: object) -> tuple[str, ...]:
         built.append(given)
         return ()
 
-    monkeypatch.setattr(signposting, "build_links", note)
+    monkeypatch.setattr(signposting, "format_link_headers", note)
     settings = server.context.settings
     try:
         ask(server, "/12345/url?noredirect")

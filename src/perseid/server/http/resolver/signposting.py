@@ -16,7 +16,7 @@ TimeMap is always current: `Accept-Datetime` is ignored.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -34,6 +34,7 @@ from perseid.registry.queries.signposting import (
     DescribedRecord,
     build_links,
     format_json_ld,
+    format_link_headers,
 )
 from perseid.registry.results import Refused, Resolution
 from perseid.server.http.context import HttpSettings, RequestContext
@@ -87,7 +88,11 @@ def record_headers(
 ) -> HeaderList:
     """The headers of a record's page or JSON: all links that fit."""
     own = (Link(ABOUT_PAGE, "type"),) if is_page else ()
-    return _headers(build_links(described, own) if settings.public_url else (), found, reader, settings)
+
+    def format_own(max_bytes: int) -> tuple[str, ...]:
+        return format_link_headers(described, own, max_bytes)
+
+    return _headers(format_own, found, reader, settings)
 
 
 def form_headers(
@@ -97,16 +102,18 @@ def form_headers(
     own = [link for link in build_links(described) if link.relations[0] in _OF_FORMS]
     with suppress(ValueError):
         own.append(Link(described.address, "describes"))
-    return _headers(own, found, reader, settings)
+    return _headers(lambda max_bytes: format_headers(own, max_bytes=max_bytes), found, reader, settings)
 
 
-def _headers(own: Iterable[Link], found: LookupResult, reader: RecordReader, settings: HttpSettings) -> HeaderList:
-    """Links, and the time headers; only the latter without a public URL."""
+def _headers(
+    format_own: Callable[[int], tuple[str, ...]], found: LookupResult, reader: RecordReader, settings: HttpSettings
+) -> HeaderList:
+    """Links that take at most so many bytes, and the time headers; only the latter without a public URL."""
     times = time_headers(found.resolved, reader, settings)
     if not settings.public_url:
         return times
     remaining = max(0, MAX_HEADER_BYTES - sum(len(name) + len(value) + 4 for name, value in times))
-    return (*[("Link", value) for value in format_headers(own, max_bytes=remaining)], *times)
+    return (*[("Link", value) for value in format_own(remaining)], *times)
 
 
 def time_headers(resolved: Resolution, reader: RecordReader, settings: HttpSettings) -> HeaderList:
