@@ -83,8 +83,8 @@ LONGEST: Final = (
 MEMORY: Final = Path("/dev/shm")
 """A file system in memory."""
 
-MEMORY_BYTES: Final = 6 << 30
-"""What must be free there: several times what all tests write."""
+MEMORY_BYTES: Final = 8 << 30
+"""What must be free there: several times what all tests write, and what their processes take."""
 
 _HERE: Final = Path(__file__).resolve().parent
 
