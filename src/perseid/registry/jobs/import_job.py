@@ -7,6 +7,7 @@ step are committed together, so a row is never applied twice, also if several pr
 
 A handle is minted inside the commit, and there the position is read, too (`MintRows`).
 
+What the check decided for a new record is used as long as it holds (`import_decisions`); other rows are decided again.
 A row that is refused although it was valid before, because somebody was faster, stops the job; it can be resumed.
 """
 

@@ -319,8 +319,9 @@ async def download_minted_handles(call: ApiCall, query: FileQuery) -> Reply[byte
 async def apply_import(call: ApiCall, new: NewImportJob) -> Reply[JobResponse]:
     """Import the valid rows as one job, in the order of the file.
 
-    Each row is decided again with your permissions. A row that is refused now stops the job; completed changes remain,
-    and the job can be resumed or undone. `Location` is the URL of the job, and `/events` under it streams its progress.
+    Each row requires your permissions as they are now. A row that is refused now stops the job; completed changes
+    remain, and the job can be resumed or undone. `Location` is the URL of the job, and `/events` under it streams its
+    progress.
     """
     registry = authorize_registry(call)
 
