@@ -400,7 +400,7 @@ def test_read_only_mode_holds_at_all_nodes_and_interfaces(nodes: Nodes) -> None:
     follow(nodes.shells[1], [off])
     assert (nodes.mint(0)[0], nodes.mint(1)[0]) == (201, 201)
     wait_until(lambda: nodes.state(0) == "ready\n", "the state")
-    assert "changes are refused, public resolution continues: the service is read-only" in first.errors
+    assert "changes are refused; public resolution continues: the service is read-only" in first.errors
     wait_until(lambda: "changes are accepted again" in first.errors, "the log")
 
 

@@ -506,7 +506,7 @@ class UnopenedLedger(Ledger):
         self.log = log
         self.answers = answers
         kind = StorageFull if isinstance(problem, StorageFull) else StoreUnavailable
-        self._problem = kind(f"{problem}. The ledger cannot be opened, so only public handles resolve")
+        self._problem = kind(f"{problem}. The ledger cannot be opened")
         self._write_problem = self._problem
 
     def can_open(self) -> bool:

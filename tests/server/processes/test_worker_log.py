@@ -39,7 +39,8 @@ def test_refused_changes_are_logged_once_and_again_after_recovery_or_a_long_paus
     ]
     for problem, now in steps:
         log.update(problem, now)
-    refused = "changes are refused, public resolution continues"
+    goes_on = "; public resolution continues"
+    refused = f"changes are refused{goes_on}"
     hint = "To see what is wrong, run: perseid check"
     assert [record.message for record in caplog.records] == [
         f"{refused}: the disk is full. Free disk space",
@@ -47,7 +48,7 @@ def test_refused_changes_are_logged_once_and_again_after_recovery_or_a_long_paus
         f"{refused}: the disk is full. Free disk space",
         f"{refused}: the clock is wrong. {hint}",
         f"{refused}: the clock is wrong. {hint}",
-        f"{refused} until the database can be used: the database connection was lost. {hint}",
+        f"changes are refused until the database can be used{goes_on}: the database connection was lost. {hint}",
         f"{refused}: the service is read-only for maintenance. To accept changes again, run: perseid read-only off",
         f"{refused}: {LostEntries.after(9, 7)}",
     ]

@@ -171,7 +171,7 @@ class ProblemLog:
             until = " until the database can be used" if type(problem) is StoreUnavailable else ""
             text = str(problem).removesuffix("; retry")  # that is for clients
             level = logging.WARNING if isinstance(problem, ReadOnlyMode) else logging.ERROR
-            message = "changes are refused, public resolution continues%s: %s%s"
+            message = "changes are refused%s; public resolution continues: %s%s"
             _logger.log(level, message, until, text, _ADVICE.get(type(problem), _CHECK))
 
 
