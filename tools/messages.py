@@ -1,7 +1,7 @@
 """The texts of the pages for translators: `python tools/messages.py` writes `locale/perseid.pot`.
 
 Texts are in templates (`{% trans %}`, `_()`) and in Python (`_()`, `ngettext()`), below `src/perseid/server/http`. What
-the rules of a policy are for (`about()`) is in the registry.
+the rules of a policy are for (`about()`), and what a change can warn about, is in the registry.
 """
 
 import ast
@@ -12,6 +12,8 @@ from typing import Final
 
 from jinja2 import Environment
 from jinja2.ext import extract_from_ast
+
+from perseid.registry.results import WarningKind
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 SOURCES: Final = ROOT / "src" / "perseid" / "server" / "http"
@@ -41,6 +43,8 @@ def find_messages() -> dict[Message, list[str]]:
                 places.append(name)
     for message in _in_python(POLICY.read_text(encoding="utf-8"), ("about",)):
         found.setdefault(message, []).append(POLICY.relative_to(ROOT / "src" / "perseid").as_posix())
+    for kind in WarningKind:
+        found.setdefault((kind.value,), []).append("registry/results.py")
     return found
 
 

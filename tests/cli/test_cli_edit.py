@@ -59,7 +59,7 @@ def test_only_the_ttl_is_changed(here: Site) -> None:
 
 def test_misspelled_type_is_pointed_out(here: Site) -> None:
     done = edit(here, 'sed -i s/EMAIL/EMIAL/ "$1"', "--yes")
-    assert "has the type 'EMIAL', which clients may not know: did you mean EMAIL?" in done.err
+    assert "has the type 'EMIAL', which clients may not know. Use EMAIL, if you mean that" in done.err
 
 
 def test_value_that_nobody_can_read_stays(here: Site, tmp_path: Path) -> None:

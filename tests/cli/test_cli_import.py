@@ -123,7 +123,7 @@ def test_column_of_handles_is_named(here: Site) -> None:
     joined = here("import t.csv --dry-run --map Kennung=handle --map Titel=TITLE,Standort=-").err
     assert "Repeat --map for each column, as in --map Titel=TITLE --map COLUMN=TYPE" in joined
     swapped = here.ok("import t.csv --dry-run --map Kennung=handle --map Titel=TITEL --map Standort=-").err
-    assert swapped.count("has the type 'TITEL', which clients may not know: did you mean TITLE?") == 1
+    assert swapped.count("has the type 'TITEL', which clients may not know. Use TITLE, ") == 1
     here.ok("import t.csv --map Kennung=handle --map Titel=TITLE --map Standort=- --yes")
     assert values_of(here, f"{PREFIX}/a") == ["https://a.example/", "A"]
 
@@ -193,7 +193,7 @@ def test_file_without_rows_changes_nothing(here: Site) -> None:
 
 def test_import_warns_about_sheets_that_are_not_read(here: Site) -> None:
     Path("t.xlsx").write_bytes(with_second_sheet())
-    warning = "Warning: Only the sheet 'table' is read, not 'Books'\n"
+    warning = "Warning: Only the sheet 'table' is read, not 'Books'. To read another one: --sheet NAME\n"
     assert warning in here.ok("import t.xlsx --map Nr=- --dry-run").err
     assert warning not in here.ok("import t.xlsx --map Nr=- --sheet Books --dry-run").err
 
@@ -355,13 +355,13 @@ def test_same_problem_is_shown_once_with_its_lines(here: Site, monkeypatch: pyte
 def test_new_records_without_a_url_are_remarked(here: Site) -> None:
     rows = [("a", "https://example.org/", ""), ("b", "", ""), ("c", "", "reserved")]
     write("t.csv", ("handle", "URL", "state"), *[(f"{PREFIX}/{name}", *more) for name, *more in rows])
-    remark = "1 row has no URL: line 3"
-    assert f"Warning: {remark}\n" in here("import t.csv --dry-run").err
-    assert here.ok("import t.csv --yes --json").json["warnings"] == [remark]
+    fix = "Add the URLs to these rows, unless they should have none"
+    assert f"Warning: Rows without a URL: 1; see line 3. {fix}\n" in here("import t.csv --dry-run").err
+    (warning,) = here.ok("import t.csv --yes --json").json["warnings"]
+    assert (warning["code"], warning["parameters"]) == ("rows_without_url", {"count": 1, "lines": [3]})
     write("u.csv", ("handle", "URL"), *[(f"{PREFIX}/u{number}", "") for number in range(12)])
-    assert (
-        "Warning: 12 rows have no URL: lines 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, …\n" in here.ok("import u.csv --yes").err
-    )
+    remark = "Rows without a URL: 12; see line 2, 3, 4, 5, 6, 7, 8, 9, 10, 11. "
+    assert remark in here.ok("import u.csv --yes").err
     write("v.csv", ("handle", "TITLE"), (f"{PREFIX}/v", "no column with URLs"))
     assert "no URL" not in here.ok("import v.csv --yes").err
     write("w.csv", ("handle", "URL", "TITLE"), (f"{PREFIX}/a", "", "keeps its URL"))
@@ -423,10 +423,12 @@ def test_dates_are_kept_for_server_administrators_only(here: Site) -> None:
     assert document["values"][0]["timestamp"] == "2001-02-03T04:05:06Z"
     write("t.csv", ("handle", "URL", "Created"), *[(f"{PREFIX}/{name}", "https://a.example/", "2001") for name in "ab"])
     done = here.ok("import t.csv --dry-run")
-    assert done.err == "Warning: Ignored, because dates and owners are not preserved: 'Created'\n"
+    fix = "Server administrators can keep them with --preserve-dates"
+    assert done.err == f"Warning: Ignored, because dates and owners are not preserved: 'Created'. {fix}\n"
     done = here.ok("import t.csv --preserve-dates --dry-run")
     ignored = "Creation dates are ignored, because the policy of the namespace has authority = false"
-    assert done.err == f"Warning: Line 2: {ignored}\n"
+    fix = f"To keep them, set authority = true: perseid namespace policy {PREFIX} --edit"
+    assert done.err == f"Warning: Line 2: {ignored}. {fix}\n"
 
 
 def test_dates_are_read_as_tables_have_them(here: Site) -> None:

@@ -125,7 +125,8 @@ def test_rewrite_to_a_scheme_that_nobody_is_redirected_to_warns_before_it_asks(h
     start = "Warning: Value 1 of type URL, 'javascript://new.example/3', has the scheme javascript, which is none of "
     assert done.err.startswith(start)
     (change,) = json.loads(here.ok(*order, "--json").out)["changes"]
-    assert f"Warning: {change['warnings'][0]}\n" == done.err
+    (warning,) = change["warnings"]
+    assert done.err == f"Warning: {warning['message']}. {warning['advice']}\n"
     assert move(here, "--dry-run", "--json")[0].count("warnings") == 0
 
 

@@ -69,7 +69,8 @@ def test_history_of_a_private_value_stays_public_only_with_keep_history(here: Si
 def test_tombstone_is_not_published_but_deleted_and_reused(here: Site) -> None:
     here.ok("tombstone 12345/x --reason gone")
     published = here.ok("publish 12345/x")
-    assert published.err == "Warning: Handle 12345/x is a tombstone, and stays one: nothing changed\n"
+    fix = "To restore the record: perseid tombstone 12345/x --undo"
+    assert published.err == f"Warning: Handle 12345/x is a tombstone, and stays one: nothing changed. {fix}\n"
     here.ok("delete 12345/x")
     refused(here("create 12345/x --url https://example.org/2"), "was deleted", "--reuse-deleted")
     here.ok("create 12345/x --url https://example.org/2 --reuse-deleted")

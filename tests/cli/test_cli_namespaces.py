@@ -50,6 +50,7 @@ def test_namespace_is_removed_or_retired(demo: Site) -> None:
     added = demo.ok("namespace derive 2000.01 7 --administrator 300:2000.01/nobody --administrator 300:0.NA/2000.01")
     assert added.err.startswith("Warning: Administrator 300:2000.01/nobody does not exist here")
     assert added.err.count("Warning") == 1
+    assert "perseid user add 2000.01 nobody\n" in added.err
     demo.ok("mint 2000.01.5")
     assert demo.ok("namespace remove 12345 --json").json == {
         "prefix": "12345",

@@ -55,14 +55,23 @@ def test_url_that_leads_nowhere_is_stored_with_a_warning(plain: Site) -> None:
     )
     assert done.err.startswith(start)
     advice = "Use an absolute URL, such as https://example.org/1"
-    warning = f"Value 1 of type URL, 'notaurl', is not an absolute URL. {advice}"
-    assert plain.ok("set 12345/j URL=notaurl --json").json["warnings"] == [warning]
+    message = "Value 1 of type URL, 'notaurl', is not an absolute URL"
+    parameters = {"index": 1, "type": "URL", "data": "notaurl", "problem": "is not an absolute URL"}
+    assert plain.ok("set 12345/j URL=notaurl --json").json["warnings"] == [
+        {
+            "code": "unusable_url",
+            "message": message,
+            "parameters": parameters,
+            "advice": advice,
+            "advice_kind": "USE_ABSOLUTE_URL",
+        }
+    ]
     done = plain.ok("mint 12345 --url example.org")
     assert done.err.startswith("Warning: Value 1 of type URL, 'example.org', is not an absolute URL. ")
     assert done.err.endswith(". Use https://example.org instead\n")
     assert plain.ok("add 12345/j EMAIL=x").err == "", "what it had before is not reported again"
     minted = plain("mint 12345 --count 2 --url notaurl")
-    assert minted.err.splitlines()[-1] == f"Warning: {warning}"
+    assert minted.err.splitlines()[-1] == f"Warning: {message}. {advice}"
     assert "warnings" not in plain.ok("mint 12345 --url https://example.org/ --json").json
 
 
@@ -77,16 +86,14 @@ def test_probable_mistakes_are_stored_with_a_warning(plain: Site) -> None:
     }
     for type_, meant in mistakes.items():
         done = plain.ok(f"create 12345/of-{type_} --value {type_}=https://example.org/")
-        warning = f"Value 1 has the type '{type_}', which clients may not know: did you mean {meant}?"
+        warning = f"Value 1 has the type '{type_}', which clients may not know. Use {meant}, if you mean that"
         assert done.err == f"Warning: {warning}\n"
     assert plain.ok("set 12345/of-URLL URLL=https://example.org/2").err == "", "it had the type before"
     assert plain.ok("create 12345/o --value CHECKSUM=x --value URL.us=https://example.org/ --value URI=x").err == ""
     assert plain.ok("add 12345/o dc.title=x 10320/url=x DATA=x").err == ""
-    assert (
-        "'url', which clients may not know: did you mean URL?" in plain.ok("set 12345/o url=https://example.org/").err
-    )
-    assert "'Title', which clients may not know: did you mean TITLE?" in plain.ok("add 12345/o TITLE=x Title=y").err
-    assert "'Ulr', which clients may not know: did you mean URL?" in plain.ok("mint 12345 --value Ulr=x").err
+    assert "'url', which clients may not know. Use URL, " in plain.ok("set 12345/o url=https://example.org/").err
+    assert "'Title', which clients may not know. Use TITLE, " in plain.ok("add 12345/o TITLE=x Title=y").err
+    assert "'Ulr', which clients may not know. Use URL, " in plain.ok("mint 12345 --value Ulr=x").err
     done = plain.ok("create", "12345/z", "--url", "https://exam\u200bple.org/")
     assert "'https://exam\\u200bple.org/', contains U+200B, an invisible, format or private-use character" in done.err
     assert plain.ok("add 12345/z EMAIL=x").err == "", "what it had before is not reported again"
@@ -103,7 +110,8 @@ def test_s2_alias_of_a_missing_handle_is_stored_with_a_warning(plain: Site) -> N
     plain.ok("reserve 12345/later")
     for target in ("12345/none", "12345/later"):  # for aliases, handles that are not public do not exist
         done = plain.ok(f"create 12345/of-{target.partition('/')[2]} --value HS_ALIAS={target}")
-        assert done.err == f"Warning: Value 1 is an alias of {target}, which does not exist\n"
+        fix = f"Correct the alias, or create {target}: perseid create {target} --url URL"
+        assert done.err == f"Warning: Value 1 is an alias of {target}, which does not exist. {fix}\n"
     plain.ok("create 12345/x --url https://example.org/")
     for target in ("12345/X", "98765/elsewhere"):
         assert plain.ok(f"set 12345/of-none HS_ALIAS={target}").err == ""
@@ -134,28 +142,26 @@ def test_h3_record_whose_handle_is_not_legal_any_more_is_replaced_with_overwrite
 
 def test_invisible_characters_inside_a_handle_are_stored_with_a_warning(plain: Site) -> None:
     name = "12345/a\u200bb"
-    warning = (
-        "'12345/a\\u200bb' contains U+200B, an invisible, format or private-use character. "
-        "If it is there by mistake, use a handle without it"
-    )
-    assert plain.ok("create", name, "--url", "https://example.org/").err == f"Warning: {warning}\n"
+    warning = "'12345/a\\u200bb' contains U+200B, an invisible, format or private-use character"
+    advice = "If it is there by mistake, write it without this character"
+    assert plain.ok("create", name, "--url", "https://example.org/").err == f"Warning: {warning}. {advice}\n"
     assert plain.ok("create", name, "--url", "https://example.org/2", "--overwrite").err == ""
     assert plain.ok("set", name, "URL=https://example.org/3").err == ""
     reserved = plain.ok("reserve", f"{name}b", "--json").json
-    assert reserved["warnings"] == [warning.replace("bb'", "bbb'")]
+    (found,) = reserved["warnings"]
+    assert (found["message"], found["advice"]) == (warning.replace("bb'", "bbb'"), advice)
     assert plain.ok("create", f"{name}b", "--url", "https://example.org/").err == "", "said when it was reserved"
-    assert plain.ok("mint", name, "--json").json["warnings"] == [warning]
+    assert [each["message"] for each in plain.ok("mint", name, "--json").json["warnings"]] == [warning]
 
 
 def test_blank_in_a_type_is_stored_with_a_warning(plain: Site) -> None:
     warning = (
-        "Value {} has the type {}, which contains {}: clients that ask for the type without it do not find the value. "
-        "If it is there by mistake, correct the type"
+        "Value {} has the type {}, which contains {}: clients that ask for the type without it do not find the value"
     )
     done = plain.ok("create 12345/t --value", "U RL=https://example.org/")
-    assert done.err == f"Warning: {warning.format(1, repr('U RL'), 'a space (U+0020)')}\n"
+    assert done.err.startswith(f"Warning: {warning.format(1, repr('U RL'), 'a space (U+0020)')}. If it is there by ")
     added = plain.ok("add 12345/t", "U RL=x", "E\tMAIL=x", "D\u200b=x", "URN X=x", "--json").json
-    assert added["warnings"] == [
+    assert [each["message"] for each in added["warnings"]] == [
         warning.format(3, repr("E\tMAIL"), "a control character (U+0009)"),
         warning.format(4, repr("D\u200b"), "an invisible, format or private-use character (U+200B)"),
         warning.format(5, repr("URN X"), "a space (U+0020)"),

@@ -74,6 +74,14 @@ def test_certificate_of_the_client_proves_its_identity(server: Serving, director
         assert next(iter(client.history("12345/certified"))).actor == OWN
 
 
+def test_warning_names_the_call_that_fixes_it(server: Serving) -> None:
+    with perseid.connect(url(server, "http"), identity=ADMINISTRATOR, secret=SECRET) as client:
+        (warning,) = client.create("12345/alias", {"HS_ALIAS": "12345/none"}).warnings
+        fixed = client.create("12345/none", {"URL": "https://example.org/"})
+    assert (warning.code, warning.rule, warning.parameters["target"]) == ("alias_target", "S2", fixed.handle)
+    assert warning.advice == "Correct the alias, or create the record: client.create('12345/none', values)"
+
+
 def test_many_requests_and_events_at_once(server: Serving) -> None:
     async def use() -> None:
         options = {"identity": ADMINISTRATOR, "secret": SECRET}

@@ -1,4 +1,4 @@
-"""Advice about refusals: every kind has a text at every interface, and what the texts name exists."""
+"""Advice about refusals and warnings: every kind has a text at every interface, and what the texts name exists."""
 
 import ast
 import inspect
@@ -22,6 +22,7 @@ from perseid.client.api import Client
 from perseid.client.api_exchange import to_error
 from perseid.client.api_operations import ListOperation, Operation
 from perseid.registry.advice import NO_TEXTS, AdviceKind, AdviceTexts, render
+from perseid.registry.results import WarningKind
 from perseid.schema.imports import ImportQuery
 from perseid.schema.jobs import JobResponse, JobState
 from perseid.schema.problems import Problem
@@ -29,7 +30,7 @@ from perseid.schema.records import ValueInput
 from perseid.server.http.compat import call
 from perseid.server.http.console import advice as console
 from perseid.server.http.v1 import problems
-from tests.server.http.contexts import basic, harness
+from tests.server.http.contexts import basic, harness, json_of
 from tests.server.http.v1.apis import send
 from tests.server.http.v1.openapi_document import document
 
@@ -54,21 +55,21 @@ def texts(interface: str) -> dict[AdviceKind, str]:
 
 
 @cache
-def uses() -> dict[str, list[set[str]]]:
-    """Return the parameters of every kind, for each place in the sources that creates it."""
+def uses(kinds: str = "AdviceKind") -> dict[str, list[set[str]]]:
+    """Return the parameters of every kind, for each place in the sources that creates it; "None" for `**`."""
     found: dict[str, list[set[str]]] = defaultdict(list)
     for path in Path(perseid.__path__[0]).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and (name := kind_of(node.func)):
+            if isinstance(node, ast.Call) and (name := kind_of(node.func, kinds)):
                 found[name].append({str(keyword.arg) for keyword in node.keywords})
             elif isinstance(node, ast.IfExp):
-                for each in filter(None, map(kind_of, (node.body, node.orelse))):
+                for each in filter(None, [kind_of(part, kinds) for part in (node.body, node.orelse)]):
                     found[each].append(set())
     return found
 
 
-def kind_of(node: ast.expr) -> str:
-    is_kind = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "AdviceKind"
+def kind_of(node: ast.expr, kinds: str) -> str:
+    is_kind = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == kinds
     return node.attr if is_kind and isinstance(node, ast.Attribute) else ""
 
 
@@ -195,6 +196,42 @@ def test_client_phrases_advice_of_a_server_as_python() -> None:
         error = to_error(msgspec.json.decode(response.body, type=Problem))
         assert text in error.advice
         assert "/api/v1" not in str(error)
+
+
+def test_warnings_have_the_fix_of_each_interface() -> None:
+    """Those of the other interfaces are in their own tests: records of the command line, console, client."""
+    values = [{"index": 1, "type": "HS_ALIAS", "data": "12345/none"}]
+    with harness() as server:
+        made = send(server, "POST", "/handles", {"handle": "12345/w", "values": values}, headers=basic())
+        (own,) = msgspec.json.decode(made.body)["warnings"]
+        (compatible,) = json_of(server.put("/api/handles/12345/w2", values, headers=basic()))["warnings"]
+    message = "Value 1 is an alias of 12345/none, which does not exist"
+    assert own == {
+        "code": "alias_target",
+        "message": message,
+        "parameters": {"index": 1, "target": "12345/none"},
+        "rule": "S2",
+        "advice": "Correct the alias, or create the record: POST /api/v1/handles",
+        "advice_kind": "FIX_ALIAS",
+        "advice_parameters": {"handle": "12345/none"},
+    }
+    assert compatible == f"{message}. Correct the alias, or create 12345/none: PUT /api/handles/12345/none"
+
+
+def test_every_kind_of_warning_is_used_with_its_parameters() -> None:
+    used = uses("WarningKind")
+    assert set(used) == {kind.name for kind in WarningKind}
+    for kind in WarningKind:
+        names = {name for _, name, _, _ in Formatter().parse(kind.value) if name}
+        assert all(each == names or "None" in each for each in used[kind.name]), kind
+        assert not kind.value.endswith("."), kind
+
+
+def test_advice_about_planned_urls_is_the_same_everywhere() -> None:
+    """So the warnings of a preview need no words of an interface."""
+    kinds = AdviceKind.ENCODE_BLANK, AdviceKind.USE_ABSOLUTE_URL, AdviceKind.USE_OTHER_SCHEME, AdviceKind.USE_URL
+    for kind in kinds:
+        assert not any(kind in each for each in INTERFACES.values())
 
 
 def test_problems_of_jobs_are_phrased_as_commands() -> None:

@@ -35,6 +35,8 @@ COMMANDS: Final = (
     # Records
     "create 12345/made --url https://example.org/made --value 5:EMAIL!private=a@example.org --note first",
     "create 12345/made --url https://example.org/other",
+    "create 12345/alias --value HS_ALIAS=12345/none",
+    "set 12345/alias HS_ALIAS=12345/nowhere --json",
     "create 12345/made --url https://example.org/other --overwrite",
     "add 12345/made DESC=text HS_ADMIN=300:0.NA/12345:add_value",
     "add 12345/made 1:DESC=text",

@@ -55,7 +55,15 @@ from perseid.registry.policy.policy import PROFILES, Policy
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.queries.namespaces import PolicyChange
 from perseid.registry.registry import DeferredCommand, Registry
-from perseid.registry.results import ChangeResult, InvalidTimestamp, MintResult, ReferralError, Refused, StateConflict
+from perseid.registry.results import (
+    ChangeResult,
+    InvalidTimestamp,
+    MintResult,
+    ReferralError,
+    Refused,
+    StateConflict,
+    WarningKind,
+)
 from perseid.wire.codes import ResponseCode
 from tests.record_strategies import TEXTS, refs, values
 from tests.registry.registries import OPERATOR, key_holder, registry_in_memory
@@ -158,7 +166,12 @@ def test_other_requests_come_back_as_they_were(request_: Request, registry: Regi
 
 
 RESULTS = [
-    ChangeResult(HANDLE, 7, overwritten=True, warnings=("ü",)),
+    ChangeResult(
+        HANDLE,
+        7,
+        overwritten=True,
+        warnings=(WarningKind.TYPE_TYPO(AdviceKind.USE_MEANT_TYPE(type="ü"), "S2", index=1, type="ü"),),
+    ),
     MintResult((HANDLE, HANDLE), 0),
     Namespace("12345", PROFILES["pilin"], 3, ("10.1/type",)),
     PolicyChange(Namespace("12345", PROFILES["free"], 3), ("case",)),

@@ -12,15 +12,18 @@ import msgspec
 
 from perseid.ledger.store.jobs import Job
 from perseid.records.types import URL
+from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.namespaces import namespaces
+from perseid.registry.context import MAX_WARNINGS
 from perseid.registry.identity import Identity
 from perseid.registry.jobs.import_check import CheckSettings, ImportCheck
 from perseid.registry.jobs.import_job import advise_repeated, check_not_minted, check_not_unfinished, minted_rows
 from perseid.registry.jobs.spool import SpooledImport
 from perseid.registry.policy.types import is_known_type
 from perseid.registry.registry import Registry
-from perseid.registry.results import Refused, StateConflict
+from perseid.registry.results import Refused, StateConflict, WarningKind
 from perseid.schema.imports import ImportQuery, ImportState, OnExisting, RowProblem
+from perseid.schema.records import WarningInfo
 
 from . import rows
 from .batch import Credential, CredentialInFile
@@ -35,7 +38,6 @@ from .formats import (
     TypeCheck,
     UnknownColumns,
     invalid_file,
-    shorten,
 )
 from .report import HANDLE_COLUMN, write_handles
 from .rows import open_rows, read_credential
@@ -181,8 +183,10 @@ class FileCheck:
             if not spooled.record.options.preserve_dates:
                 check.warnings += _find_unused(detected)
             if not options.sheet and detected.skipped_sheets:
-                skipped = shorten(", ".join(map(repr, detected.skipped_sheets)))
-                check.warnings.append(f"Only the sheet {detected.sheet!r} is read, not {skipped}")
+                others = tuple(detected.skipped_sheets[:MAX_WARNINGS])
+                check.warnings.append(
+                    WarningKind.OTHER_SHEETS(AdviceKind.CHOOSE_SHEET(), sheet=detected.sheet, others=others)
+                )
             return cls(check, spooled, resources.pop_all(), (registry, identity))
 
     def advance(self) -> bool:
@@ -209,11 +213,10 @@ class FileCheck:
         self._resources.close()
 
 
-def _find_unused(detected: Detected) -> list[str]:
+def _find_unused(detected: Detected) -> list[WarningInfo]:
     """Return a warning about columns with dates and owners, which only an import that preserves dates uses."""
     unused = [column.header for column in detected.columns if column.meaning in (CREATED, UPDATED, OWNER)]
-    names = ", ".join(map(repr, unused))
-    return [f"Ignored, because dates and owners are not preserved: {names}"] if unused else []
+    return [WarningKind.DATES_AND_OWNERS(AdviceKind.PRESERVE_DATES(), columns=tuple(unused))] if unused else []
 
 
 def _describe(invalid: InvalidFile) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""Advice about refusals, as commands and options."""
+"""Advice about refusals and warnings, as commands and options."""
 
+from collections.abc import Sequence
 from shlex import quote
 from typing import Final
 
@@ -10,7 +11,7 @@ from perseid.registry.responses import to_advice
 from perseid.schema.imports import ImportResponse, RowProblemResponse
 from perseid.schema.jobs import JobResponse
 from perseid.schema.problems import Problem
-from perseid.schema.records import Explanation
+from perseid.schema.records import Explanation, WarningInfo
 
 TEXTS: Final[AdviceTexts] = {
     AdviceKind.ADD_USER: (
@@ -27,15 +28,17 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.CHANGE_SCHEME: "Change the scheme in the policy: perseid namespace policy {prefix} --edit",
     AdviceKind.CHOOSE_ENCODING: "Save the file as UTF-8, or choose its encoding: --encoding cp1252, for example",
     AdviceKind.CHOOSE_ON_EXISTING: "Remove the row, or use --on-existing skip or --on-existing update",
+    AdviceKind.CHOOSE_SHEET: "To read another one: --sheet NAME",
     AdviceKind.CONFIRM_MINT: "To mint others: --mint-again",
-    AdviceKind.CREATE_RECORD: "Create its record first, with its values: perseid create {handle} …",
+    AdviceKind.CREATE_RECORD: "Create its record first: perseid create {handle} --url URL",
     AdviceKind.CREATE_TOKEN: "Use another token, or create one: perseid token create",
-    AdviceKind.DEFINE_TYPE: "Define it first (perseid type add {type} …), or use a registered type",
+    AdviceKind.DEFINE_TYPE: "Define it first (perseid type add {type} --definition TEXT), or use a registered type",
     AdviceKind.ENABLE_LISTING: "Set server.listing_allowed = true in perseid.toml",
     AdviceKind.FIND_OWNED: (
         "Ask an administrator for the permission. To find what an identity owns: "
         "perseid find --prefix {prefix} --owner HANDLE"
     ),
+    AdviceKind.FIX_ALIAS: "Correct the alias, or create {handle}: perseid create {handle} --url URL",
     AdviceKind.FIX_AND_RESUME_JOB: (
         "Fix the cause and resume it: perseid jobs resume {job}, or undo its changes: perseid undo {job}"
     ),
@@ -66,6 +69,7 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.NAME_RESOLVER: "Name a resolver with --resolver URL, or set http.public_url in perseid.toml",
     AdviceKind.OMIT_DATE: "Omit it. Server administrators can keep the dates of a new record with --preserve-dates",
     AdviceKind.OVERWRITE: "Choose another handle. To replace the record, add --overwrite to perseid create",
+    AdviceKind.PRESERVE_DATES: "Server administrators can keep them with --preserve-dates",
     AdviceKind.REDO_IMPORT: "These records were undone by job {job}. To bring all back: perseid undo {job}",
     AdviceKind.REDO_JOB: "To redo it, undo that job: perseid undo {job}",
     AdviceKind.REOPEN_COUNTER: (
@@ -94,6 +98,7 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.SEE_TYPE_COPY: "See the copy of the definition: perseid type show {type}",
     AdviceKind.SEE_TYPE_FORMAT: "See docs/reference/types.md for the format of definitions",
     AdviceKind.SELECT_URLS: "Use either --url GLOB or --host HOST",
+    AdviceKind.SET_AUTHORITY: "To keep them, set authority = true: perseid namespace policy {prefix} --edit",
     AdviceKind.SET_BACK: (
         "Undo the later jobs first, or set these records back to what the job wrote. "
         "To see the changes: perseid history {handle}"
@@ -127,7 +132,7 @@ REMOTE_TEXTS: Final[AdviceTexts] = {
 """The texts about a server, whose directory only its administrators have."""
 
 
-def render_problem(problem: Problem | Explanation | ImportResponse) -> str:
+def render_problem(problem: Problem | Explanation | ImportResponse | WarningInfo) -> str:
     """Return the advice in a response of a server, in the words of the command line if this version knows its kind."""
     if not problem.advice_kind:
         return problem.advice or ""
@@ -138,6 +143,11 @@ def render_problem(problem: Problem | Explanation | ImportResponse) -> str:
     except (LookupError, TypeError, ValueError):  # other parameters than this version knows
         pass
     return f"The server advises: {problem.advice}" if problem.advice else ""
+
+
+def phrase_warnings(warnings: Sequence[WarningInfo]) -> tuple[WarningInfo, ...]:
+    """Return warnings with their advice in the words of the command line."""
+    return tuple([msgspec.structs.replace(each, advice=render_problem(each)) for each in warnings])
 
 
 def phrase_problem(problem: RowProblemResponse) -> RowProblemResponse:

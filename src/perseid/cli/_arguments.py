@@ -37,7 +37,7 @@ from perseid.records.record import DEFAULT_PERMISSIONS, PRIVATE_PERMISSIONS, Val
 from perseid.records.types import HS_PUBKEY, HS_SECKEY, HS_SITE, URL, has_type
 
 from ._common_options import NAME_OPTIONS, REMOTE, Directory, find_own_resolvers, resolve_directory
-from ._output import STANDARD_INPUT, CommandFailed, print_json, print_message, print_text
+from ._output import STANDARD_INPUT, CommandFailed, phrase_warnings, print_json, print_message, print_text
 
 if TYPE_CHECKING:  # loading them takes longer than showing help or resolving a handle
     from perseid.ledger.ledger import Ledger
@@ -48,7 +48,7 @@ if TYPE_CHECKING:  # loading them takes longer than showing help or resolving a 
     from perseid.registry.installation.installation import Installation
     from perseid.registry.registry import Registry
     from perseid.registry.results import ChangeResult
-    from perseid.schema.records import CreatedRecord, RecordChanged, ValueResponse
+    from perseid.schema.records import CreatedRecord, RecordChanged, ValueResponse, WarningInfo
 
 __all__ = ["STANDARD_INPUT", "Directory", "resolve_directory"]
 
@@ -236,10 +236,10 @@ def print_changed(changed: "ChangeResult | RecordChanged | CreatedRecord", json:
         print_warnings(changed.warnings)
 
 
-def print_warnings(warnings: Iterable[str]) -> None:
+def print_warnings(warnings: "Sequence[WarningInfo]") -> None:
     """Print the warnings of a command on standard error; with `--json` they are part of the result."""
-    for text in warnings:
-        print_message(f"Warning: {text}")
+    for warning in phrase_warnings(warnings):
+        print_message(f"Warning: {warning}")
 
 
 def _user_name() -> str:

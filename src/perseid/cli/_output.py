@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 
 import typer
 
 from perseid.names.errors import InvalidName
 from perseid.names.uri import BYTE_ORDER_MARK
+
+if TYPE_CHECKING:
+    from perseid.schema.records import WarningInfo
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 """The option of every command that prints data."""
@@ -63,8 +66,15 @@ def to_json(document: object) -> str:
     """Encode a document on one line, with escapes for what would change the display of a terminal."""
     import msgspec  # noqa: PLC0415 - help does not need it
 
+    if warnings := getattr(document, "warnings", ()):
+        document = msgspec.structs.replace(document, warnings=phrase_warnings(warnings))  # type: ignore[type-var]
     text = msgspec.json.encode(document).decode()
     return _DISPLAY_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def phrase_warnings(warnings: "Sequence[WarningInfo]") -> "tuple[WarningInfo, ...]":
+    """Return warnings with their advice in the words of the command line."""
+    return import_module("._advice", __package__).phrase_warnings(warnings) if warnings else ()
 
 
 def print_text(text: str, *, nl: bool = True, err: bool = False) -> None:

@@ -261,6 +261,6 @@ def _explain(
         print_text(f"{'allowed' if explanation.allowed else 'refused'}: {printable(explanation.reason)}")
         if explanation.advice:
             print_text(printable(explanation.advice))
-        print_warnings(map(printable, explanation.warnings))
+        print_warnings(explanation.warnings)
     if not explanation.allowed:
         raise typer.Exit(exit_code)

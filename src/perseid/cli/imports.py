@@ -344,7 +344,7 @@ class _Import:
             print_message("SESSIONSETUP has no effect")
         if not checked.checked:
             print_message("The file has no rows")
-        print_warnings(map(printable, checked.warnings))
+        print_warnings(checked.warnings)
         self._show_changes(checked, dry_run)
 
     def _show_changes(self, checked: ImportResponse, dry_run: bool) -> None:

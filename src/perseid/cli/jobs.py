@@ -19,6 +19,7 @@ from perseid.registry.queries.find import Search
 from perseid.registry.results import Refused
 from perseid.schema.jobs import JobResponse, JobState, PlannedChange, PlannedRecord, UndoPlan
 from perseid.schema.queries import Selectors
+from perseid.schema.records import WarningInfo
 
 from ._advice import phrase_job, render_advice
 from ._arguments import (
@@ -126,10 +127,10 @@ def rewrite(  # noqa: PLR0913 - options
 def _preview_rewrite(planned: Iterable[PlannedRecord], json: bool, dry_run: bool) -> int:
     """Show what a rewrite will change, and return how many records."""
     total = remaining = 0
-    warnings: list[str] = []
+    warnings: list[WarningInfo] = []
     for each in planned:
         total += bool(each.changes)
-        warnings += [text for change in each.changes for text in change.warnings][: MAX_SHOWN - len(warnings)]
+        warnings += [warning for change in each.changes for warning in change.warnings][: MAX_SHOWN - len(warnings)]
         remaining += len(each.remaining)
         if json and dry_run:
             print_json(each)

@@ -1,15 +1,16 @@
-"""Advice about refusals, as Python: servers phrase it as requests, and also send its kind and parameters.
+"""Advice about refusals and warnings, as Python: servers phrase it as requests, and also send its kind and parameters.
 
 The client does not load the registry, so kinds are names here. A kind that is missing has a text without requests.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from perseid.schema.imports import ProblemPage
 from perseid.schema.problems import Problem
+from perseid.schema.records import WarningInfo
 
 TEXTS: Final = {
     "AUTHENTICATE": "Connect with a token, or with identity and either secret or key",
@@ -24,6 +25,7 @@ TEXTS: Final = {
     "CHANGE_SCHEME": "Change the scheme in the policy: client.change_policy({prefix}, policy)",
     "CHOOSE_ENCODING": 'Save the file as UTF-8, or choose its encoding, as in ImportQuery(encoding="cp1252")',
     "CHOOSE_ON_EXISTING": 'Remove the row, or use ImportQuery(on_existing="skip") or ImportQuery(on_existing="update")',
+    "CHOOSE_SHEET": "To read another one: ImportQuery(sheet=name)",
     "CONFIRM_MINT": "To mint other handles: ImportQuery(mint_again=True)",
     "CREATE_RECORD": "Create its record first: client.create({handle}, values)",
     "CREATE_TOKEN": "Use another token, or create one: client.create_token(scopes)",
@@ -32,6 +34,7 @@ TEXTS: Final = {
     "FIND_OWNED": (
         "Ask an administrator for the permission. To find what you own: client.find(prefix={prefix}, owner=HANDLE)"
     ),
+    "FIX_ALIAS": "Correct the alias, or create the record: client.create({handle}, values)",
     "FIX_AND_RESUME_JOB": "Fix the cause and resume it: client.resume({job}), or undo it: client.undo({job})",
     "FOLLOW_SCHEME": "Mint a handle (client.mint({prefix})), or use a suffix that follows the scheme",
     "FREE_SPACE": "Ask a server administrator to free disk space, then retry",
@@ -61,6 +64,7 @@ TEXTS: Final = {
     "NAME_RESOLVER": 'Name a resolver, as in resolver="https://hdl.handle.net"',
     "OMIT_DATE": "Omit it. Server administrators can keep the dates of a new record with preserve_dates=True",
     "OVERWRITE": "Choose another handle, or replace the record: client.create({handle}, values, overwrite=True)",
+    "PRESERVE_DATES": "Server administrators can import the file with its dates and owners",
     "REDO_IMPORT": "These records were undone by job {job}. To bring all back: client.undo({job})",
     "REDO_JOB": "To redo it, undo that job: client.undo({job})",
     "REOPEN_COUNTER": "Ask a server administrator to set the last handle that was minted under {prefix}",
@@ -81,6 +85,7 @@ TEXTS: Final = {
     "SEE_TYPE_COPY": "See the copy of the definition: client.type({type})",
     "SEE_TYPE_FORMAT": "See /docs/types of the server for the format of definitions",
     "SELECT_URLS": "Give either url or host",
+    "SET_AUTHORITY": "To keep them, set authority = true: client.change_policy({prefix}, policy)",
     "SET_BACK": (
         "Undo the later jobs first, or set these records back to what the job wrote. "
         "To see the changes: client.history({handle})"
@@ -128,6 +133,12 @@ def phrase_rows(page: ProblemPage) -> ProblemPage:
     fixes = [render_kind(each.advice_kind, each.advice_parameters, each.fix) for each in page.problems]
     rows = [replace(each, fix=fix) for each, fix in zip(page.problems, fixes, strict=True)]
     return replace(page, problems=rows)
+
+
+def phrase_warnings(warnings: Iterable[WarningInfo]) -> tuple[WarningInfo, ...]:
+    """Return warnings with their advice as Python."""
+    advice = ((each, render_kind(each.advice_kind, each.advice_parameters, each.advice)) for each in warnings)
+    return tuple([replace(each, advice=text) for each, text in advice])
 
 
 def render_advice(problem: Problem) -> str:

@@ -472,6 +472,10 @@ def read_result(request: ApiRequest[R], origin: Origin, response: HttpResponse) 
         from .advice import phrase_rows  # noqa: PLC0415 - only errors need it
 
         return phrase_rows(result)  # type: ignore[return-value]
+    if warnings := getattr(result, "warnings", ()):
+        from .advice import phrase_warnings  # noqa: PLC0415 - few results have any
+
+        return msgspec.structs.replace(result, warnings=phrase_warnings(warnings))  # type: ignore[type-var]
     return result
 
 

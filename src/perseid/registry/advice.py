@@ -1,4 +1,4 @@
-"""Advice about refusals, as data: each interface renders it in its own terms.
+"""Advice about refusals and warnings, as data: each interface renders it in its own terms.
 
 The value of a kind is its text where no interface has a better one; it names no command, flag or route. An interface
 that can name the exact command, request or parameter has a table of texts for these kinds.
@@ -91,6 +91,7 @@ class AdviceKind(Enum):
     PREFIX_HANDLE_EXAMPLE = "Write the prefix as 12345 or 0.NA/12345"
     REOPEN_NAMESPACE = "Use another namespace, or ask its administrator to set retired = false in the policy"
     RETIRE_NAMESPACE = "Retire the namespace instead: it keeps its handles and registers no new ones"
+    SET_AUTHORITY = "To keep them, set authority = true in the policy"
     SET_POLICY = "Set the policy of the namespace again"
     TRANSFER_PREFIX = "Transfer the whole prefix: {prefix}"
     STOP_HOSTING_OR_KEEP_PUBLIC = "Keep it public, or stop hosting the prefix"
@@ -152,6 +153,7 @@ class AdviceKind(Enum):
     OMIT_OTHER_TYPE = "Omit it, or use one of these types"
     OMIT_OWNER = "Omit it: the creator is the owner unless another owner is named"
     READ_AGAIN = "Read it again, and retry with the current version"
+    OMIT_CHARACTER = "If it is there by mistake, write it without this character"
     REMOVE_EXISTS_CONDITION = "Remove the condition that it must exist"
     REMOVE_LINK = "Remove that value first"
     REMOVE_NEW_CONDITION = "Remove the condition that it must not exist, or choose another handle"
@@ -168,11 +170,12 @@ class AdviceKind(Enum):
     SEE_TYPE = "Write data that matches the definition of the type"
     SEE_TYPE_COPY = "Ask the service that hosts it"
     SEE_TYPE_FORMAT = "Correct the definition"
+    USE_MEANT_TYPE = "Use {type}, if you mean that"
     SEPARATE_TYPES = "Create a record for each type"
     WRITE_IN_STEPS = "Write them in several changes: existing values are not checked again"
 
     # Aliases, links and templates
-    FIX_ALIAS = "Fix the alias, or create that record"
+    FIX_ALIAS = "Correct the alias, or create {handle}"
     FIX_TEMPLATE = "Ask the administrator of the prefix to fix the template"
     LINK_REPLACEMENT = "Link its replacement"
     NAME_OTHER_TARGET = "Name another handle as target"
@@ -207,7 +210,9 @@ class AdviceKind(Enum):
     URL_REPLACEMENT_EXAMPLE = "For example: https://new.example/*"
 
     # Imports
+    ADD_URLS = "Add the URLs to these rows, unless they should have none"
     CHOOSE_ENCODING = "Save the file as UTF-8, or choose its encoding, such as cp1252"
+    CHOOSE_SHEET = "To read another one, name it"
     IGNORE_COLUMN = "Remove one of the columns, or ignore {column}"
     MAP_COLUMN = "Give each unknown column a meaning, such as a type ({column} may be {meaning}), or ignore it"
     MAP_EACH_COLUMN = "Give each column its own meaning, such as {meaning} for {column}"
@@ -225,6 +230,7 @@ class AdviceKind(Enum):
     MINT_AGAIN = "Undo job {job} first, or confirm that each row shall get another handle"
     CONFIRM_MINT = "Confirm that each row shall get another handle"
     NAME_STATE = "Use published, unpublished, reserved or tombstone; a minted handle is no tombstone"
+    PRESERVE_DATES = "Server administrators can import the file with its dates and owners"
     REDO_IMPORT = "Job {job} has undone the import of this file. To bring its records back, undo that job"
     REMOVE_DUPLICATE = "Remove one of the two rows"
     UPDATE_IMPORTED = "Job {job} imported this file already. To update its records, choose that they are updated"
@@ -264,7 +270,7 @@ class AdviceKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """How to fix what was refused."""
+    """How to fix what was refused, or what a result warns about."""
 
     kind: AdviceKind
     parameters: tuple[tuple[str, object], ...]

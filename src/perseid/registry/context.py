@@ -31,11 +31,21 @@ from perseid.registry.access.roles import has_keys_or_groups
 from perseid.registry.policy.authority import find_built_in_definition
 from perseid.registry.policy.policy import Audience, Policy
 from perseid.schema.namespaces import Scope
+from perseid.schema.records import WarningInfo
 from perseid.wire.codes import ResponseCode
 
 from .advice import AdviceKind
 from .identity import Identity, KeyIdentity, effective_identity
-from .results import InvalidRequest, NotPublic, OtherServer, PrefixNotHosted, ReferralError, Refused, StateConflict
+from .results import (
+    InvalidRequest,
+    NotPublic,
+    OtherServer,
+    PrefixNotHosted,
+    ReferralError,
+    Refused,
+    StateConflict,
+    WarningKind,
+)
 from .snapshot import SITE_PREFIX, Snapshot, StoredRecord, values_of_type
 
 if TYPE_CHECKING:
@@ -104,7 +114,7 @@ class Context:
     """Why, or where from; stored in the entry."""
     reasons: list[str] = field(default_factory=list)
     """Why the requirements so far are met, for `explain`; none if nothing was required."""
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[WarningInfo] = field(default_factory=list)
     """What the caller should know although the command is executed."""
     stage: Stage = Stage.EARLY
     clock: Callable[[], int] = time.time_ns
@@ -120,15 +130,15 @@ class Context:
             return defer(command)
         return command.decide(self)
 
-    def warn(self, text: str) -> None:
+    def warn(self, warning: WarningInfo) -> None:
         """Add a warning to the result, once."""
-        if text not in self.warnings and len(self.warnings) < MAX_WARNINGS:
-            self.warnings.append(text)
+        if warning not in self.warnings and len(self.warnings) < MAX_WARNINGS:
+            self.warnings.append(warning)
 
     def warn_about_characters(self, name: str) -> None:
         """Warn about a character of a new handle that nobody sees."""
         if what := find_invisible(name):
-            self.warn(f"{display_name(name)} contains {what}. If it is there by mistake, use a handle without it")
+            self.warn(WarningKind.HANDLE_CHARACTER(AdviceKind.OMIT_CHARACTER(), handle=name, character=what))
 
     # Permissions
 

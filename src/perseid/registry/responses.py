@@ -3,11 +3,12 @@
 The HTTP API sends them and the command line prints them with `--json`, so both show the same fields.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from perseid.ledger.store.jobs import Job
 from perseid.names.handle import Handle
@@ -66,7 +67,7 @@ def to_linked(linked: LinkResult) -> records.LinkedHandles:
 
 
 def to_minted(
-    handles: Sequence[object], seq: int, handles_per_item: int = 1, warnings: tuple[str, ...] = ()
+    handles: Sequence[object], seq: int, handles_per_item: int = 1, warnings: tuple[records.WarningInfo, ...] = ()
 ) -> records.MintedHandles:
     """Convert new handles; with two for each item, the second is that of the metadata record."""
     names = [str(handle) for handle in handles]
@@ -356,19 +357,32 @@ def with_advice_kind(problem: P, advice: Advice | None) -> P:
     if advice is None:
         return problem
     kind, parameters = to_data(advice)
-    return msgspec.structs.replace(problem, advice_kind=kind, advice_parameters=parameters)
+    return replace(problem, advice_kind=kind, advice_parameters=parameters)
 
 
-def to_advice(problem: Problem | records.Explanation | RowProblemResponse | ImportResponse) -> Advice | None:
+def to_advice(
+    problem: Problem | records.Explanation | records.WarningInfo | RowProblemResponse | ImportResponse,
+) -> Advice | None:
     """Return the advice in a response of a server; None if it has none, or one of a newer version."""
     return from_data(problem.advice_kind, problem.advice_parameters)
+
+
+def phrase_warnings(
+    warnings: Iterable[records.WarningInfo], to_text: Callable[[Advice], str]
+) -> tuple[records.WarningInfo, ...]:
+    """Return warnings with their advice in the words of an interface.
+
+    Those of planned changes need none: they are about URLs, and that advice reads the same everywhere.
+    """
+    found = [(each, to_advice(each)) for each in warnings]
+    return tuple([each if advice is None else replace(each, advice=to_text(advice)) for each, advice in found])
 
 
 def with_deletion(problem: P, refused: Refused) -> P:
     """Return a problem about a deleted handle with the time of the deletion."""
     if not isinstance(refused, Deleted):
         return problem
-    return msgspec.structs.replace(problem, deleted=DeletionInfo(iso_time(refused.at), refused.last))
+    return replace(problem, deleted=DeletionInfo(iso_time(refused.at), refused.last))
 
 
 def with_suggestions(problem: P, found: Suggestions) -> P:
@@ -376,7 +390,7 @@ def with_suggestions(problem: P, found: Suggestions) -> P:
     suggestions = msgspec.convert([each.to_json() for each in found.suggestions], tuple[Suggestion, ...])
     known = found.prefix
     prefix = None if known is None else PrefixInfo(known.prefix, known.status, known.why, known.related)
-    return msgspec.structs.replace(problem, suggestions=suggestions, prefix=prefix)
+    return replace(problem, suggestions=suggestions, prefix=prefix)
 
 
 # Jobs

@@ -1,22 +1,27 @@
-"""Results of commands and queries, and refusals.
+"""Results of commands and queries, refusals and warnings.
 
-A refusal carries the response code of the protocol, the reason in words, and advice as data (see `advice`).
+A refusal carries the response code of the protocol, the reason in words, and advice as data (see `advice`). A warning
+has a kind with parameters, and such advice too: each interface renders it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum, unique
 from typing import Any, ClassVar, Final, Self
 
 from perseid.ledger.errors import ClockError, OutdatedProgram, ReadOnlyMode, StorageFull
 from perseid.ledger.log.entry import State
+from perseid.names.errors import quote_text
 from perseid.names.handle import Handle
 from perseid.records.encoding import iso_time
 from perseid.records.record import Value
 from perseid.registry.access.authorization import Decision
 from perseid.registry.access.permissions import display_name
 from perseid.registry.policy.policy import Refusal, Subject
+from perseid.schema.records import WarningInfo
 from perseid.wire.codes import ResponseCode
 
-from .advice import Advice, AdviceKind
+from .advice import Advice, AdviceKind, to_data
 
 NOT_A_PREFIX_HANDLE: Final = "Handle is not a prefix handle"
 """A reason that deployed servers give in these words."""
@@ -208,6 +213,52 @@ def find_refusal(error: Exception | None, *, reads: bool = False) -> Refused | N
     return None
 
 
+@unique
+class WarningKind(Enum):
+    """What a result can warn about. The names in braces are parameters, which `!r` quotes."""
+
+    ALIAS_TARGET = "Value {index} is an alias of {target}, which does not exist"
+    CREATION_DATES = "Creation dates are ignored, because the policy of the namespace has authority = false"
+    DATES_AND_OWNERS = "Ignored, because dates and owners are not preserved: {columns!r}"
+    GROUP_REMOVED = "Value {index}, a group, was removed"
+    HANDLE_CHARACTER = "{handle} contains {character}"
+    MISSING_ADMINISTRATOR = "Administrator {administrator} does not exist here, and cannot authenticate until it does"
+    OTHER_SERVER = "{handle} belongs to another server of this site: only the copy that was left here is deleted"
+    OTHER_SHEETS = "Only the sheet {sheet!r} is read, not {others!r}"
+    REPLACEMENT_TOMBSTONE = "The replacement {replacement} is a tombstone itself"
+    ROWS_WITHOUT_URL = "Rows without a URL: {count:,}; see line {lines}"
+    TOMBSTONE = "Handle {handle} is a tombstone, and stays one: nothing changed"
+    TYPE_CHARACTER = (
+        "Value {index} has the type {type!r}, which contains {character}: clients that ask for the type without it do "
+        "not find the value"
+    )
+    TYPE_TYPO = "Value {index} has the type {type!r}, which clients may not know"
+    UNUSABLE_URL = "Value {index} of type {type}, {data!r}, {problem}"
+    URL_CHARACTER = "Value {index} of type {type}, {data!a}, contains {character}"
+
+    def __call__(self, advice: Advice | None = None, rule: str = "", /, **parameters: object) -> WarningInfo:
+        """A warning of this kind."""
+        plain = {name: value if isinstance(value, int | tuple) else str(value) for name, value in parameters.items()}
+        advised = () if advice is None else (str(advice), *to_data(advice))
+        return WarningInfo(self.name.lower(), format_warning(self.value, plain), plain, 0, rule, *advised)
+
+
+def format_warning(text: str, parameters: Mapping[str, Any]) -> str:
+    """Fill in the parameters of a warning. Raises `LookupError` if one is missing."""
+    return text.format_map({name: _Parameter(value) for name, value in parameters.items()})
+
+
+class _Parameter:
+    def __init__(self, value: object) -> None:
+        self._values = value if isinstance(value, tuple | list) else (value,)
+
+    def __format__(self, spec: str) -> str:
+        return ", ".join([format(each, spec) if isinstance(each, int) else display_name(each) for each in self._values])
+
+    def __repr__(self) -> str:
+        return ", ".join(map(quote_text, self._values))
+
+
 @dataclass(frozen=True, slots=True)
 class ChangeResult:
     """A record was changed, or already had the requested state."""
@@ -218,7 +269,7 @@ class ChangeResult:
     """The entry of the change, or the latest entry of the record if nothing changed."""
     overwritten: bool = False
     """Whether an existing record was replaced."""
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[WarningInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +279,7 @@ class MintResult:
     handles: tuple[Handle, ...]
     seq: int
     """The entry of the first handle; the others follow."""
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[WarningInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,5 +317,5 @@ class Explanation:
     rule: str = ""
     refused: Refused | None = None
     """The refusal that the command would raise."""
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[WarningInfo, ...] = ()
     """Those that the result of the command would have."""

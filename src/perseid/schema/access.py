@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 from .common import Doc, IdentityText, Name, NextCursor, Note, Paging, RequestBody, ResponseBody, Seq
 from .namespaces import Prefix
+from .records import Warnings
 
 MAX_RIGHTS: Final = 20
 """Roles and permissions in one request: more than there are. The registry refuses more, at every interface."""
@@ -212,7 +213,7 @@ class UserKey(ResponseBody, frozen=True):
     ] = ""
     tokens: Annotated[int, Doc("The number of tokens that were revoked.")] = 0
     advice: Annotated[str, Doc("Why the secret is not shown, and what to do.")] = ""
-    warnings: Annotated[tuple[str, ...], Doc("What may not be intended.")] = ()
+    warnings: Warnings = ()
 
 
 class UserDisabled(ResponseBody, frozen=True, omit_defaults=False):

@@ -7,6 +7,7 @@ from perseid.names.handle import CaseRule
 from perseid.records.patterns import MAX_PATTERN_LENGTH
 
 from .common import ChangeNote, Doc, NextCursor, Note, Paging, RequestBody, ResponseBody, Seq
+from .records import Warnings
 
 MAX_TEXT_BYTES: Final = 16_384
 """The longest text of a policy: three times the longest sensible one."""
@@ -110,9 +111,7 @@ class CreatedNamespace(ResponseBody, frozen=True):
     seq: Seq
     creator: Annotated[str | None, Doc("The default creator of identifiers; its record was created if needed.")] = None
     external_types: Annotated[tuple[str, ...], Doc("Types that another service defines.")] = ()
-    warnings: Annotated[
-        tuple[str, ...], Doc("What may not be intended, such as administrators that do not exist.")
-    ] = ()
+    warnings: Warnings = ()
 
 
 class PolicyResponse(ResponseBody, frozen=True):

@@ -172,8 +172,29 @@ KeepHistory = Annotated[
 ]
 
 
+class WarningInfo(ResponseBody, frozen=True):
+    """What you should know although a change is made. As text it is a sentence and its advice."""
+
+    code: Annotated[str, Doc("The kind of warning, for programs.", examples=["unusable_url"])]
+    message: Annotated[str, Doc("The warning in words.")]
+    parameters: Annotated[dict[str, Any], Doc("What it is about, such as the `index` of a value.")] = msgspec.field(
+        default_factory=dict
+    )
+    line: Annotated[int, Doc("The line of the file, or row of the spreadsheet, if it is about one row.")] = 0
+    rule: Annotated[str, Doc("The id of the rule, if there is one.", examples=["S2"])] = ""
+    advice: Annotated[str, Doc("What to do about it.")] = ""
+    advice_kind: Annotated[str, Doc("The kind of advice, for programs that phrase it themselves.")] = ""
+    advice_parameters: Annotated[dict[str, Any], Doc("The parameters of that kind.")] = msgspec.field(
+        default_factory=dict
+    )
+
+    def __str__(self) -> str:
+        text = f"Line {self.line}: {self.message}" if self.line else self.message
+        return f"{text}. {self.advice}" if self.advice else text
+
+
 Warnings = Annotated[
-    tuple[str, ...],
+    tuple[WarningInfo, ...],
     Doc("What you should know although the change was made, such as a URL that is not an absolute URL. At most 10."),
 ]
 

@@ -234,7 +234,13 @@ def test_s8_replacement_that_is_a_tombstone_gets_a_warning(registry: Registry) -
     registry.do(Create(handle("10.1/a"), (URL,)), OPERATOR, "cli")
     registry.do(Tombstone(handle("10.1/a"), "Gone too."), OPERATOR, "cli")
     made = registry.do(Tombstone(NAME, "Gone.", handle("10.1/a")), OPERATOR, "cli")
-    assert made.warnings == ("The replacement 10.1/a is a tombstone itself",)
+    (warning,) = made.warnings
+    assert str(warning) == "The replacement 10.1/a is a tombstone itself. Name another handle, or none"
+    assert (warning.code, warning.rule, warning.parameters) == (
+        "replacement_tombstone",
+        "S8",
+        {"replacement": "10.1/a"},
+    )
 
 
 def test_s8_unchanged_replacement_is_not_checked_again(registry: Registry) -> None:

@@ -25,9 +25,8 @@ from typing import Final, Generic, TypeVar
 
 from perseid.ledger.log.clock import SECOND, TOLERANCE
 from perseid.ledger.log.entry import State
-from perseid.names.errors import MAX_QUOTED_LENGTH, quote_text
+from perseid.names.errors import MAX_QUOTED_LENGTH
 from perseid.names.handle import Handle, find_invisible, fold
-from perseid.names.suggest import did_you_mean
 from perseid.names.uri import KNOWN_RESOLVERS
 from perseid.records.encoding import to_iso
 from perseid.records.errors import RecordMisuse
@@ -62,9 +61,10 @@ from perseid.registry.policy.types import (
     find_type_problems,
     find_type_typos,
 )
-from perseid.registry.results import InvalidTimestamp, Refused
+from perseid.registry.results import InvalidTimestamp, Refused, WarningKind
 from perseid.registry.snapshot import StoredRecord
 from perseid.schema.namespaces import Scope
+from perseid.schema.records import WarningInfo
 from perseid.wire.codes import ResponseCode
 
 
@@ -185,35 +185,38 @@ def _check_special(context: Context, stored: StoredRecord, special: tuple[Value,
     check_namespaces(stored.values, special)
     check_aliases(context.snapshot, stored, special, known)
     for value, target in find_missing_targets(context.snapshot, special, known):
-        context.warn(f"Value {value.index} is an alias of {display_name(target)}, which does not exist")
+        advice = AdviceKind.FIX_ALIAS(handle=target)
+        context.warn(WarningKind.ALIAS_TARGET(advice, "S2", index=value.index, target=target))
 
 
 def _warn_about_values(context: Context, policy: Policy, values: Sequence[Value], known: Sequence[Value]) -> None:
     """Warn about new values that deployed servers accept, and that are probably mistakes."""
     urls = find_new_urls(values, known)
-    for text in find_url_warnings(urls, (), context.snapshot.rules.url_schemes):
-        context.warn(text)
+    for warning in find_url_warnings(urls, (), context.snapshot.rules.url_schemes):
+        context.warn(warning)
+    remove = AdviceKind.OMIT_CHARACTER()
     for value in urls:
         if what := find_invisible(value.data[:MAX_CHECKED_URL].decode("utf-8", "ignore")):
-            data = ascii(value.data[:MAX_QUOTED_LENGTH].decode("utf-8", "ignore"))
-            text = f"Value {value.index} of type {display_name(value.type)}, {data}, contains {what}"
-            context.warn(f"{text}. If it is there by mistake, use a URL without it")
+            context.warn(WarningKind.URL_CHARACTER(remove, **_describe_url(value), character=what))
     typos = chain(find_type_typos(policy, values, known), find_handle_typos(context.snapshot, policy, values, known))
     for value, meant in islice(typos, MAX_WARNINGS):
-        text = f"Value {value.index} has the type {quote_text(value.type)}, which clients may not know"
-        context.warn(f"{text}: {did_you_mean(meant)}")
+        advice = AdviceKind.USE_MEANT_TYPE(type=meant)
+        context.warn(WarningKind.TYPE_TYPO(advice, index=value.index, type=value.type))
     for value, what in find_type_problems(values, known):
-        consequence = "clients that ask for the type without it do not find the value"
-        text = f"Value {value.index} has the type {quote_text(value.type)}, which contains {what}: {consequence}"
-        context.warn(f"{text}. If it is there by mistake, correct the type")
+        context.warn(WarningKind.TYPE_CHARACTER(remove, index=value.index, type=value.type, character=what))
 
 
-def find_url_warnings(values: Iterable[Value], known: Iterable[Value], schemes: Collection[str]) -> Iterator[str]:
+def find_url_warnings(
+    values: Iterable[Value], known: Iterable[Value], schemes: Collection[str]
+) -> Iterator[WarningInfo]:
     """The warnings about new URLs to which no client is redirected."""
     for value, problem in find_url_problems(values, known, schemes):
-        data = quote_text(value.data.decode("utf-8", "replace"))
-        text = f"Value {value.index} of type {display_name(value.type)}, {data}, {problem.reason}"
-        yield f"{text}. {advise_url(problem)}"
+        yield WarningKind.UNUSABLE_URL(advise_url(problem), **_describe_url(value), problem=problem.reason)
+
+
+def _describe_url(value: Value) -> dict[str, object]:
+    text = value.data[:MAX_CHECKED_URL].decode("utf-8", "replace")
+    return {"index": value.index, "type": value.type, "data": text[: MAX_QUOTED_LENGTH + 1]}
 
 
 def reindex(values: Iterable[Value], others: Iterable[Value]) -> list[Value]:

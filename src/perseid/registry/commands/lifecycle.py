@@ -28,7 +28,7 @@ from perseid.registry.policy.authority import PartyStatus
 from perseid.registry.policy.authority import values_of_exact_type as of_exact_type
 from perseid.registry.policy.policy import Policy
 from perseid.registry.policy.resolution import find_party
-from perseid.registry.results import ChangeResult, InvalidRequest, Refused, StateConflict
+from perseid.registry.results import ChangeResult, InvalidRequest, Refused, StateConflict, WarningKind
 from perseid.registry.snapshot import SITE_PREFIX, StoredRecord, values_of_type
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import ResponseCode
@@ -52,7 +52,8 @@ class Publish(Deferrable):
         stored = get_record_for(context, self.handle, "publish", AdminPermission.MODIFY_VALUE, Scope.PUBLISH)
         if stored.is_public:
             if stored.state is State.TOMBSTONE:
-                context.warn(f"Handle {display_name(stored.requested)} is a tombstone, and stays one: nothing changed")
+                advice = AdviceKind.RESTORE(handle=stored.requested)
+                context.warn(WarningKind.TOMBSTONE(advice, handle=stored.requested))
             unchanged = ChangeResult(stored.handle, stored.seq, warnings=tuple(context.warnings))
             return Plan(lambda _: unchanged, reason=context.reasons[-1])
         if stored.state is State.RESERVED:
@@ -133,7 +134,8 @@ class Tombstone(Deferrable):
             reason = f"The replacement {display_name(self.replacement)} does not exist or is not public"
             raise Refused(ResponseCode.INVALID_VALUE, reason, AdviceKind.CREATE_REPLACEMENT(), "S8")
         if status is PartyStatus.HERE_PUBLIC and other.state is State.TOMBSTONE:
-            context.warn(f"The replacement {display_name(self.replacement)} is a tombstone itself")
+            advice = AdviceKind.NAME_OTHER_REPLACEMENT()
+            context.warn(WarningKind.REPLACEMENT_TOMBSTONE(advice, "S8", replacement=self.replacement))
         return str(registered)
 
 

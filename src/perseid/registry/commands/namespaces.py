@@ -27,9 +27,10 @@ from perseid.registry.context import Context, Deferrable, Plan, Stage, check_ind
 from perseid.registry.policy import case_rules
 from perseid.registry.policy.authority import TypeDefinition, type_definitions
 from perseid.registry.policy.policy import PROFILES, Policy
-from perseid.registry.results import InvalidRequest, Refused, StateConflict
+from perseid.registry.results import InvalidRequest, Refused, StateConflict, WarningKind
 from perseid.registry.snapshot import POLICY_INDEX, POLICY_TYPE, SITE_PREFIX, Snapshot, StoredRecord
 from perseid.schema.namespaces import Scope
+from perseid.schema.records import WarningInfo
 from perseid.wire.codes import OpCode, ResponseCode
 
 from .composition import compose, mint_requirement
@@ -50,7 +51,7 @@ class Namespace:
     """The entry of the policy."""
     types_elsewhere: tuple[str, ...] = ()
     """Types that the policy uses and whose definitions belong to another service (A6)."""
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[WarningInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ class AddNamespace(Deferrable):
             types_elsewhere=elsewhere,
         )
 
-    def find_warnings(self, snapshot: Snapshot) -> tuple[str, ...]:
+    def find_warnings(self, snapshot: Snapshot) -> tuple[WarningInfo, ...]:
         """Warn about chosen administrators without a record here: they cannot authenticate."""
         if not self.require_administrators:
             return ()
@@ -119,7 +120,9 @@ class AddNamespace(Deferrable):
         own = fold(f"{PREFIX_OF_PREFIXES}/{self.prefix}")
         return tuple(
             [
-                f"Administrator {display_name(member)} does not exist here, and cannot authenticate until it does"
+                WarningKind.MISSING_ADMINISTRATOR(
+                    AdviceKind.ADD_USER(prefix=handle.prefix, name=handle.suffix), administrator=member
+                )
                 for member, handle in members.items()
                 if handle is not None and fold(str(handle)) != own and not snapshot.stored(handle).exists
             ]

@@ -47,7 +47,7 @@ from perseid.registry.context import (
 )
 from perseid.registry.identity import Anonymous, LocalIdentity, TokenIdentity
 from perseid.registry.policy.policy import Audience
-from perseid.registry.results import NOT_A_PREFIX_HANDLE, ChangeResult, Refused, StateConflict
+from perseid.registry.results import NOT_A_PREFIX_HANDLE, ChangeResult, Refused, StateConflict, WarningKind
 from perseid.registry.snapshot import SITE_PREFIX, StoredRecord, values_of_type
 from perseid.schema.namespaces import Scope
 from perseid.wire.codes import OpCode, ResponseCode
@@ -245,7 +245,7 @@ class Delete(Deferrable):
             if (other := other_server(context.snapshot, self.handle)) is not None:
                 if not (stored.exists and isinstance(context.identity, LocalIdentity)):
                     raise other
-                context.warn(f"{other.reason}. Only the copy that was left here is deleted")
+                context.warn(WarningKind.OTHER_SERVER(other.advice, handle=self.handle))
         require_identity(context, f"delete {display_name(self.handle)}")
         require_record(context, stored, Scope.DELETE)
         context.require(permissions.delete(stored.handle))

@@ -58,10 +58,11 @@ from perseid.registry.context import (
 )
 from perseid.registry.identity import KeyIdentity, effective_identity
 from perseid.registry.policy.policy import Policy
-from perseid.registry.results import InvalidRequest, StateConflict
+from perseid.registry.results import InvalidRequest, StateConflict, WarningKind
 from perseid.registry.snapshot import StoredRecord
 from perseid.schema.access import MAX_NAME, AccessRole
 from perseid.schema.namespaces import Scope
+from perseid.schema.records import WarningInfo
 from perseid.wire.codes import ResponseCode
 
 from .access import has_active_administrator
@@ -101,7 +102,7 @@ class UserResult:
     """The index of the new key, or those of the keys and groups that were removed."""
     tokens: int = 0
     """How many tokens were revoked."""
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[WarningInfo, ...] = ()
 
     @property
     def identity(self) -> str:
@@ -309,7 +310,7 @@ def _plan_keys(
     if key is not None:
         values = [*values, key]
         for group in filter(is_group, removed):
-            context.warn(f"Value {group.index}, a group, was removed")
+            context.warn(WarningKind.GROUP_REMOVED(index=group.index))
     needed = Differences.between(stored.values, values).permissions | AdminPermission.MODIFY_ADMIN
     context.require(_manage(stored, needed, verb))
     if key is None:

@@ -39,12 +39,12 @@ from perseid.registry.context import MAX_WARNINGS, Context
 from perseid.registry.identity import Identity
 from perseid.registry.policy.policy import advise_url, find_url_problems
 from perseid.registry.registry import Registry
-from perseid.registry.results import InvalidTimestamp, Refused
+from perseid.registry.results import InvalidTimestamp, Refused, WarningKind
 from perseid.registry.snapshot import Rules, Snapshot
 from perseid.schema.imports import ImportRow, ImportState, RowOperation, RowOptions, RowOutcome, RowProblem
 from perseid.schema.jobs import PlannedRecord
 from perseid.schema.problems import slug_of_code
-from perseid.schema.records import Data, ValueInput
+from perseid.schema.records import Data, ValueInput, WarningInfo
 from perseid.wire.codes import ResponseCode
 
 from .differences import plan_changes
@@ -234,7 +234,7 @@ class ImportCheck:
         self._last_line = 0
         self.checked = self.valid = self.invalid = self.changed = 0
         self.outcomes: Counter[RowOutcome] = Counter()
-        self.warnings: list[str] = []
+        self.warnings: list[WarningInfo] = []
         self._warned: set[str] = set()
         self.sample: list[str] = []
         self._without_url: list[int] = []
@@ -262,9 +262,8 @@ class ImportCheck:
             os.fsync(file.fileno())
         self.close()
         if count := self._without_url_count:
-            lines = ", ".join(map(str, self._without_url)) + (", …" if count > len(self._without_url) else "")
-            rows = "1 row has no URL: line" if count == 1 else f"{count:,} rows have no URL: lines"
-            self.warnings.insert(0, f"{rows} {lines}")
+            lines = tuple(self._without_url)
+            self.warnings.insert(0, WarningKind.ROWS_WITHOUT_URL(AdviceKind.ADD_URLS(), count=count, lines=lines))
         is_ready = self.valid > 0 and (not self.invalid or self._spooled.record.skip_invalid)
         basis = self._basis.describe(self._identity, self._interface, self._registry.rules)
         state = ImportState.READY if is_ready else ImportState.INVALID
@@ -404,10 +403,10 @@ class ImportCheck:
         self._problems.write(msgspec.json.encode(problem) + b"\n")
 
     def _take_warnings(self, context: Context, row: ImportRow) -> None:
-        for text in context.warnings:
-            if len(self.warnings) < MAX_WARNINGS and text not in self._warned:
-                self._warned.add(text)
-                self.warnings.append(f"Line {row.line}: {text}")
+        for warning in context.warnings:
+            if len(self.warnings) < MAX_WARNINGS and warning.message not in self._warned:
+                self._warned.add(warning.message)
+                self.warnings.append(msgspec.structs.replace(warning, line=row.line))
         context.warnings.clear()
 
     def _note_change(self, context: Context, draft: Draft) -> None:

@@ -36,7 +36,7 @@ from perseid.registry.commands.records import (
 )
 from perseid.registry.context import Command, Context
 from perseid.registry.policy.policy import Policy
-from perseid.registry.results import InvalidRequest, Refused, StateConflict
+from perseid.registry.results import InvalidRequest, Refused, StateConflict, WarningKind
 from perseid.registry.snapshot import Rules
 from perseid.schema.imports import ImportRow, OnExisting, RowOperation, RowOptions, RowOutcome
 from perseid.schema.records import ValueInput
@@ -228,7 +228,7 @@ def _add_origin(
     if row.created and policy.authority and fold(policy.creation_date_type) not in types:
         values = (*values, PartialValue(policy.creation_date_type, _parse_created(row.created).encode()))
     elif row.created and not policy.authority:
-        context.warn("Creation dates are ignored, because the policy of the namespace has authority = false")
+        context.warn(WarningKind.CREATION_DATES(AdviceKind.SET_AUTHORITY(prefix=row.handle.partition("/")[0])))
     if row.owner and not any(has_type(value.type, HS_ADMIN) for value in values):
         try:
             owner = Admin(ref_from_text(row.owner))

@@ -40,6 +40,7 @@ from perseid.registry.queries.paging import values_size
 from perseid.registry.registry import Registry
 from perseid.registry.results import InvalidRequest, Refused
 from perseid.registry.snapshot import Snapshot, StoredRecord
+from perseid.schema.records import WarningInfo
 from perseid.wire.codes import ResponseCode
 
 from . import runner
@@ -257,7 +258,7 @@ class PlannedRewrite:
     schemes: tuple[str, ...] = URL_SCHEMES
     """The schemes of URLs to which clients are redirected."""
 
-    def find_warnings(self, change: Modification) -> tuple[str, ...]:
+    def find_warnings(self, change: Modification) -> tuple[WarningInfo, ...]:
         """What the caller should know about one of the changes."""
         old, new = change
         return tuple(find_url_warnings([new], [old], self.schemes))

@@ -30,6 +30,7 @@ from perseid.ledger.store.directory import DIRECTORY_MODE, FILE_MODE, open_new, 
 from perseid.registry.advice import AdviceKind
 from perseid.registry.results import StateConflict
 from perseid.schema.imports import ImportResponse, ImportState, RowOptions, RowOutcome
+from perseid.schema.records import WarningInfo
 
 EXPIRES: Final = 24 * 3_600
 """Seconds after which an import is deleted that no job was started for, or whose job was canceled: a working day and
@@ -81,7 +82,7 @@ class ImportRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     invalid: int = 0
     outcomes: dict[RowOutcome, int] = {}
     """How many rows have which outcome."""
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[WarningInfo, ...] = ()
     sample: tuple[str, ...] = ()
     """The first handles."""
     changes: int = 0

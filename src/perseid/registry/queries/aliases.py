@@ -84,7 +84,7 @@ def resolve_aliases(snapshot: Snapshot, handle: Handle, at: int | None = None) -
     subject = f"{display_name(handle)} is an alias"
     if aliases.end is AliasOutcome.NOT_FOUND:
         reason = f"{subject} of {last}, which does not exist"
-        raise AliasError(ResponseCode.HANDLE_NOT_FOUND, reason, AdviceKind.FIX_ALIAS(), "S2")
+        raise AliasError(ResponseCode.HANDLE_NOT_FOUND, reason, AdviceKind.FIX_ALIAS(handle=aliases.last), "S2")
     if aliases.end is AliasOutcome.NOT_HOSTED:
         if len(aliases.chain) == 1:
             return aliases

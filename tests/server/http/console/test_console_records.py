@@ -446,7 +446,14 @@ def test_warnings_of_a_change_are_shown(user: ConsoleUser, server: Harness) -> N
     user.get("/console/new")
     user.submit("/new", mode="create", prefix="12345", suffix="odd", **{"data.1": "no-url"})
     assert "The identifier was created. " in user.text
-    assert "is not an absolute URL" in user.text
+    assert "is not an absolute URL. Use an absolute URL, such as https://example.org/1." in user.text
+
+
+def test_warning_has_the_words_of_the_console(user: ConsoleUser) -> None:
+    user.get("/console/new")
+    alias = {"type.1": "HS_ALIAS", "data.1": "12345/none"}
+    user.submit("/new", mode="create", prefix="12345", suffix="alias", **alias)
+    assert "Value 1 is an alias of 12345/none, which does not exist. Correct the alias, or create the " in user.text
 
 
 def test_deletion_is_not_offered_where_the_policy_forbids_it(user: ConsoleUser, server: Harness) -> None:

@@ -5,15 +5,19 @@ the body, a handle in the body must match the path, and a change may have a prec
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 from perseid.names.handle import Handle, fold
 from perseid.registry.access.permissions import display_name
+from perseid.registry.advice import render
 from perseid.registry.commands.composition import Condition, Conditional
 from perseid.registry.commands.minting import Mint
 from perseid.registry.commands.records import Add, Create, Delete, Remove, require_identity
 from perseid.registry.context import Command, Context, Plan
+from perseid.registry.responses import phrase_warnings
 from perseid.registry.results import ChangeResult, Refused
+from perseid.schema.records import WarningInfo
 from perseid.server.http import negotiation, responses
 from perseid.server.http.messages import BadRequest, Name, Response, encode_path
 from perseid.server.http.responses import NO_STORE
@@ -21,7 +25,7 @@ from perseid.server.native.decisions import UnstorableName
 from perseid.server.native.work import WorkKind
 from perseid.wire.codes import ResponseCode
 
-from .call import Call, full_name
+from .call import ADVICE_TEXTS, Call, full_name
 
 CREATED: Final = 201
 
@@ -185,8 +189,10 @@ def _format_indexes(indexes: set[int]) -> str:
     return (listed + (" …" if len(indexes) > 10 else "")) or "none"
 
 
-def _change_response(call: Call, name: str, warnings: tuple[str, ...], *, overwritten: bool) -> Response:
-    body = _success_body(name) | ({"warnings": list(warnings)} if warnings else {})
+def _change_response(call: Call, name: str, warnings: tuple[WarningInfo, ...], *, overwritten: bool) -> Response:
+    body = _success_body(name)
+    if warnings:
+        body["warnings"] = list(map(str, phrase_warnings(warnings, partial(render, texts=ADVICE_TEXTS))))
     if overwritten:
         return call.respond(body, name=name)
     location = ("Location", f"/api/handles/{encode_path(name)}")

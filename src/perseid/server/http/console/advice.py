@@ -6,11 +6,11 @@ from typing import Final
 from perseid.ledger.log import record_keys
 from perseid.registry.advice import Advice, AdviceKind, AdviceTexts, render
 from perseid.registry.responses import to_advice
-from perseid.registry.results import find_refusal
+from perseid.registry.results import WarningKind, find_refusal, format_warning
 from perseid.schema.imports import ImportResponse, RowProblemResponse
 from perseid.schema.names import rules
 from perseid.schema.problems import Problem
-from perseid.schema.records import Explanation
+from perseid.schema.records import Explanation, WarningInfo
 from perseid.server.http.context import ServerContext
 from perseid.server.http.pages.links import to_sentence
 from perseid.server.http.pages.texts import _, mark, on_change
@@ -34,12 +34,14 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
         "Save the file as UTF-8, or enter its encoding, such as cp1252, under Options and check it again"
     ),
     AdviceKind.CHOOSE_ON_EXISTING: mark("Remove the row, or choose under Options what happens to existing records"),
+    AdviceKind.CHOOSE_SHEET: mark("To read another one, enter its name under Options"),
     AdviceKind.CONFIRM_MINT: mark("To mint other identifiers, choose it under Options"),
-    AdviceKind.CREATE_RECORD: mark("Create its record first"),
+    AdviceKind.CREATE_RECORD: mark("Create the identifier {handle} first, with its values"),
     AdviceKind.CREATE_TOKEN: mark("Create another token on the page Tokens"),
     AdviceKind.DEFINE_TYPE: mark("Use a registered type, or ask an administrator to define this one"),
     AdviceKind.ENABLE_LISTING: mark("Ask a server administrator to allow it"),
     AdviceKind.FIND_OWNED: mark("Ask an administrator of the namespace for the permission"),
+    AdviceKind.FIX_ALIAS: mark("Correct the alias, or create the identifier {handle}"),
     AdviceKind.FIX_AND_RESUME_JOB: mark("Fix the cause and resume job {job}, or undo it, on its page"),
     AdviceKind.FOLLOW_SCHEME: mark("Mint an identifier, or use a suffix that follows the scheme of the namespace"),
     AdviceKind.FREE_SPACE: mark("Ask a server administrator to free disk space, then retry"),
@@ -77,6 +79,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.UPDATE_IMPORTED: mark(
         "Job {job} imported this file already. To update its records, choose that under Options"
     ),
+    AdviceKind.PRESERVE_DATES: mark("Server administrators can import the file with its dates and owners"),
     AdviceKind.RESTORE: mark("Open {handle} and restore its record"),
     AdviceKind.RESUME_JOB: mark("Resume job {job}"),
     AdviceKind.RETIRE_NAMESPACE: mark("Retire the namespace instead: it keeps its identifiers and gets no new ones"),
@@ -95,6 +98,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.SEE_TYPE_COPY: mark("See the definition of type {type} at the service that hosts it"),
     AdviceKind.SEE_TYPE_FORMAT: mark("Correct the definition; /docs describes its format"),
     AdviceKind.SELECT_URLS: mark("Give either the URL or the host"),
+    AdviceKind.SET_AUTHORITY: mark("To keep them, set authority = true in the policy of {prefix}"),
     AdviceKind.SET_BACK: mark("Undo the later jobs first, or set these records back to what the job wrote"),
     AdviceKind.SET_CLOCK: mark("Ask a server administrator to set the clock, then retry"),
     AdviceKind.TOMBSTONE_INSTEAD: mark("Create a tombstone instead"),
@@ -113,6 +117,15 @@ def describe_advice(
 ) -> tuple[str, str]:
     """Return the text of advice from the API, and its language if that is not the one of the page."""
     return render_advice(to_advice(source), fallback)
+
+
+def describe_warning(warning: WarningInfo) -> tuple[str, str, str]:
+    """Return the text of a warning in the language of the page; its advice, and the language of that."""
+    kind = WarningKind.__members__.get(warning.code.upper())
+    message = warning.message if kind is None else format_warning(_(kind.value), warning.parameters)
+    if warning.line:
+        message = _("Line {line}: {text}").format(line=warning.line, text=message)
+    return message, *render_advice(to_advice(warning), warning.advice)
 
 
 def render_advice(advice: Advice | None, fallback: str = "") -> tuple[str, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from perseid.client.errors import ClientError, Refused
-from perseid.schema.records import Explanation, MintedHandles, ToCreate, ToMint, ToReplace, ValueInput
+from perseid.schema.records import Explanation, MintedHandles, ToCreate, ToMint, ToReplace, ValueInput, WarningInfo
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.texts import _
 from perseid.server.http.responses import NO_STORE
@@ -46,7 +46,7 @@ class Checked:
 
     problem: ProblemView | None = None
     """Why it would be refused; None if it would be made."""
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[WarningInfo, ...] = ()
 
 
 PRECONDITION_FAILED: Final = "precondition-failed"

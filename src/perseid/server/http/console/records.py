@@ -12,7 +12,7 @@ from perseid.records.titles import TITLE_KEYWORDS, find_words, to_single_line, t
 from perseid.records.types import is_url_type
 from perseid.schema.common import HandleState
 from perseid.schema.queries import FoundHandle, HandleSummary, VersionResponse
-from perseid.schema.records import Record, ToDelete
+from perseid.schema.records import Record, ToDelete, WarningInfo
 from perseid.server.http.messages import Response
 from perseid.server.http.pages.texts import _
 from perseid.server.http.resolver.paths import absolute_url, path_to
@@ -155,14 +155,16 @@ async def show_record(console: ConsoleRequest) -> Response:
     return await _record_page(console, console.names["handle"], done=console.query.first("done") or "")
 
 
-async def after_change(console: ConsoleRequest, handle: str, warnings: Sequence[str], done: str) -> Response:
+async def after_change(console: ConsoleRequest, handle: str, warnings: Sequence[WarningInfo], done: str) -> Response:
     """Show a record after a change: by a redirect, unless there are warnings, which the page then shows."""
     if not warnings:
         return console.redirect("records", handle, done=done)
     return await _record_page(console, handle, warnings, done)
 
 
-async def _record_page(console: ConsoleRequest, handle: str, warnings: Sequence[str] = (), done: str = "") -> Response:
+async def _record_page(
+    console: ConsoleRequest, handle: str, warnings: Sequence[WarningInfo] = (), done: str = ""
+) -> Response:
     try:
         record = await read_record(console, handle)
     except NotFound as error:

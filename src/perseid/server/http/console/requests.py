@@ -50,6 +50,7 @@ from .advice import (
     describe_own_record,
     describe_rule,
     describe_server_problem,
+    describe_warning,
     get_notices,
     get_words,
 )
@@ -93,6 +94,7 @@ def get_environment() -> Environment:
     """The templates of the console."""
     environment = make_environment(__package__)
     environment.filters["sentence"] = to_sentence
+    environment.filters["warning"] = describe_warning
     environment.filters["times"] = lambda text: mark_times(_FRACTION.sub("", str(text)))
     environment.filters["visible"] = to_visible
     environment.filters["fold"] = lambda text: fold(str(text))

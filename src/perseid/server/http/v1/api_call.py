@@ -36,7 +36,7 @@ from perseid.registry.responses import to_changed
 from perseid.registry.results import ChangeResult
 from perseid.registry.snapshot import Snapshot
 from perseid.schema.common import AlreadyDone
-from perseid.schema.records import CreatedRecord, Data, RecordChanged, ValueInput
+from perseid.schema.records import CreatedRecord, Data, RecordChanged, ValueInput, WarningInfo
 from perseid.server.http import negotiation
 from perseid.server.http.compat.call import Call
 from perseid.server.http.context import INTERFACE, HttpSettings, RequestContext
@@ -392,7 +392,7 @@ async def execute_create(
 ) -> Reply[CreatedRecord]:
     """Create a record, once per idempotency key, and build the reply."""
 
-    def respond(name: str, seq: int, warnings: tuple[str, ...] = ()) -> Reply[CreatedRecord]:
+    def respond(name: str, seq: int, warnings: tuple[WarningInfo, ...] = ()) -> Reply[CreatedRecord]:
         return Reply(CreatedRecord(name, seq, warnings), CREATED, (location_header(name),), name=name)
 
     guarded = RequireIdentity(command, f"create {display_name(handle)}")

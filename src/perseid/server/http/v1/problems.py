@@ -191,14 +191,16 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.CHANGE_SCHEME: f"Change the scheme in the policy: PUT {BASE}/namespaces/{{prefix}}/policy",
     AdviceKind.CHOOSE_ENCODING: "Save the file as UTF-8, or choose its encoding with the parameter encoding",
     AdviceKind.CHOOSE_ON_EXISTING: "Remove the row, or send the parameter on_existing, which is skip or update",
+    AdviceKind.CHOOSE_SHEET: "To read another one, name it with the parameter sheet",
     AdviceKind.CONFIRM_MINT: "To mint other handles, send the parameter mint_again",
-    AdviceKind.CREATE_RECORD: f"Create its record first, with its values: POST {BASE}/handles",
+    AdviceKind.CREATE_RECORD: f"Create its record first: POST {BASE}/handles",
     AdviceKind.CREATE_TOKEN: f"Use another token, or create one: POST {BASE}/tokens",
     AdviceKind.DEFINE_TYPE: f"Define it first (POST {BASE}/types), or use a registered type",
     AdviceKind.ENABLE_LISTING: AdviceKind.ENABLE_LISTING.value,
     AdviceKind.FIND_OWNED: (
         f"Ask an administrator for the permission. To find what you own: GET {BASE}/find?prefix={{prefix}}&owner=HANDLE"
     ),
+    AdviceKind.FIX_ALIAS: f"Correct the alias, or create the record: POST {BASE}/handles",
     AdviceKind.FIX_AND_RESUME_JOB: (
         f"Fix the cause and resume it: POST {BASE}/jobs/{{job}}/resume, or undo it: POST {BASE}/jobs/{{job}}/undo"
     ),
@@ -240,6 +242,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.NAME_RESOLVER: "Name a resolver with the parameter resolver, as in ?resolver=https://hdl.handle.net",
     AdviceKind.OMIT_DATE: "Omit it. Server administrators can keep the dates of a new record with preserve_dates",
     AdviceKind.OVERWRITE: f"Choose another handle, or send PUT {BASE}/handles/{{handle}} to replace it",
+    AdviceKind.PRESERVE_DATES: AdviceKind.PRESERVE_DATES.value,
     AdviceKind.REDO_JOB: f"To redo it, undo that job: POST {BASE}/jobs/{{job}}/undo",
     AdviceKind.REOPEN_COUNTER: AdviceKind.REOPEN_COUNTER.value,
     AdviceKind.REOPEN_NAMESPACE: (
@@ -261,6 +264,7 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.SEE_TYPE_COPY: f"See the copy of the definition: GET {BASE}/types/{{type}}",
     AdviceKind.SEE_TYPE_FORMAT: "See /docs/types for the format of definitions",
     AdviceKind.SELECT_URLS: "Give either url or host",
+    AdviceKind.SET_AUTHORITY: f"To keep them, set authority = true: PUT {BASE}/namespaces/{{prefix}}/policy",
     AdviceKind.SET_BACK: (f"{AdviceKind.SET_BACK.value}. To see the changes: GET {BASE}/handles/{{handle}}/history"),
     AdviceKind.RETRY_STATISTICS: AdviceKind.RETRY_STATISTICS.value,
     AdviceKind.SET_CLOCK: AdviceKind.SET_CLOCK.value,

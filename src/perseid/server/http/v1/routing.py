@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar, get_args, get_type_h
 import msgspec
 from starlette.responses import Response
 
+from perseid.registry.responses import phrase_warnings
 from perseid.schema.common import HANDLE_PARAMETER
 from perseid.server.http.messages import HeaderList
 from perseid.server.http.negotiation import compute_etag
@@ -67,6 +68,11 @@ class Reply(Response, Generic[B]):
         tag: str = "",
     ) -> None:
         """Encode the content and compute its tag, in the thread that has read it."""
+        if warnings := getattr(content, "warnings", ()):
+            from .problems import render_advice  # noqa: PLC0415 - it imports this module
+
+            warnings = phrase_warnings(warnings, render_advice)
+            content = msgspec.structs.replace(content, warnings=warnings)  # type: ignore[type-var]
         self.status_code, self.media_type, self.background = status_code, media_type, None
         self.body = content if isinstance(content, bytes) else b"" if content is None else msgspec.json.encode(content)
         self.fields: HeaderList = ()

@@ -13,7 +13,7 @@ from perseid.registry.queries import namespaces
 from perseid.registry.queries.namespaces import MintMode
 from perseid.registry.responses import to_minted
 from perseid.registry.results import MintResult
-from perseid.schema.records import GenerateRequest, MintedHandles, MintRequest, ReserveRequest
+from perseid.schema.records import GenerateRequest, MintedHandles, MintRequest, ReserveRequest, WarningInfo
 from perseid.server.http.v1.api_call import (
     CREATED,
     ApiCall,
@@ -130,7 +130,7 @@ async def _mint(
 
 
 def _minted_reply(
-    handles: Sequence[object], seq: int, handles_per_item: int, warnings: tuple[str, ...] = ()
+    handles: Sequence[object], seq: int, handles_per_item: int, warnings: tuple[WarningInfo, ...] = ()
 ) -> Reply[MintedHandles]:
     minted = to_minted(handles, seq, handles_per_item, warnings)
     if len(handles) == 1 and seq:
