@@ -78,7 +78,7 @@ def write_table(path: Path, rows: int, name: str, *, mint: bool = False, bad: in
         writer.writerow(["URL"] if mint else ["handle", "URL"])
         for number in range(rows):
             is_bad = bad and number % (rows // bad) == 0 and number // (rows // bad) < bad
-            url = "nowhere" if is_bad else f"https://example.org/{name}/{number}"
+            url = f"nowhere-{number}" if is_bad else f"https://example.org/{name}/{number}"
             writer.writerow([url] if mint else [f"{PREFIX}/{name}-{number}", url])
 
 
