@@ -8,12 +8,12 @@ any other decision. If something has changed, or somebody else runs the job, eac
 
 import hashlib
 from collections.abc import Iterable
+from importlib.metadata import version
 from struct import Struct
 from typing import Final
 
 import msgspec
 
-from perseid import __version__
 from perseid.ledger.log.entry import Action, Draft, Entry, State
 from perseid.records.encoding import to_wire
 from perseid.registry.context import Context
@@ -101,4 +101,4 @@ def _leaf(entry: Entry | None) -> str:
 
 def _digest(identity: Identity, interface: str, rules: Rules) -> str:
     """Return what identifies who decides, by which settings and with which program."""
-    return hashlib.sha256(repr((__version__, identity, interface, rules)).encode()).hexdigest()
+    return hashlib.sha256(repr((version("perseid"), identity, interface, rules)).encode()).hexdigest()
