@@ -178,3 +178,35 @@ def test_file_is_imported_with_the_asynchronous_client(server: Serving, tmp_path
             assert named.parameters["file"] == "p.csv", "also with a query"
 
     asyncio.run(use())
+
+
+def test_clients_apply_only_the_check_that_they_have_seen(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else has the file checked again, with other options, before it is applied."""
+    options = {"identity": ADMINISTRATOR, "secret": SECRET}
+    query, table = ImportQuery(name="t.csv"), b"handle,URL\n12345/again,https://a.example/\n"
+
+    async def use(other: perseid.client.Client) -> None:
+        async with perseid.connect_async(url(server, "http"), **options) as client:  # type: ignore[arg-type]
+            check = client.check_import
+
+            async def check_twice(file: BinaryIO, query: ImportQuery) -> ImportResponse:
+                found = await check(file, query)
+                other.recheck_import(found.id, replace(query, skip_invalid=True))
+                return found
+
+            monkeypatch.setattr(client, "check_import", check_twice)
+            with pytest.raises(Refused, match="was checked again"):
+                await client.import_file(io.BytesIO(table), query)
+
+    with perseid.connect(url(server, "http"), **options) as client:  # type: ignore[arg-type]
+        asyncio.run(use(client))
+        check = client.check_import
+
+        def check_twice(file: BinaryIO, query: ImportQuery) -> ImportResponse:
+            found = check(file, query)
+            client.recheck_import(found.id, replace(query, skip_invalid=True))
+            return found
+
+        monkeypatch.setattr(client, "check_import", check_twice)
+        with pytest.raises(Refused, match="was checked again"):
+            client.import_file(io.BytesIO(table), query)
