@@ -151,7 +151,8 @@ def test_records_from_before_are_listed_and_can_be_deleted(tmp_path: Path) -> No
     assert [name for name in NAMES if second("resolve", name).code == 0] == wrong
     for name in wrong:
         done = first.ok("delete", name)
-        assert f"{name} belongs to server 2 of this site; this is server 1. Only the copy" in done.err
+        warning = f"{name} belongs to another server of this site: only the copy that was left here is deleted"
+        assert done.err == f"Warning: {warning}. Use that server: http://127.0.0.1:8001\n"
     assert first.lines("site misplaced") == []
     refused(first("delete", wrong[0]), "belongs to server 2", code=3)
 
