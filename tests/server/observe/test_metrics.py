@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from perseid.records.site import Transport
 from perseid.registry.installation.installation import Installation
 from perseid.server.native.work import WorkKind
+from perseid.server.observe.collector import create_registry
 from perseid.server.observe.counters import MAX_PUBLISHED
 from perseid.server.observe.metrics import (
     FAMILIES,
@@ -19,7 +20,6 @@ from perseid.server.observe.metrics import (
     LedgerState,
     MetricSources,
     WorkerCounters,
-    create_registry,
     encode_samples,
     get_ledger_state,
     keep_counters,

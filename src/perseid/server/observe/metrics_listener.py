@@ -17,12 +17,15 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Final, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Self
 
 import h11
-from prometheus_client.exposition import choose_encoder
 
-from .metrics import MetricSources, create_registry
+from .metrics import MetricSources
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 MAX_CONNECTIONS: Final = 16
 """Connections at a time: some scrapers and load balancers. Further ones are closed without a response."""
@@ -50,7 +53,6 @@ class MetricsListener:
     def __init__(self, sources: MetricSources, sock: socket.socket | None) -> None:
         """Serve at a listening socket, which other processes may have too; None disables it."""
         self._sources = sources
-        self._registry = create_registry(sources)
         self._socket = sock
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -143,12 +145,20 @@ class MetricsListener:
             return 503, _PLAIN, b"internal error; see the log\n"
 
     def _metrics(self, request: h11.Request) -> Response:
+        from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - see `collector`
+
         accept = b",".join([value for name, value in request.headers if name == b"accept"])
         try:
             encode, content_type = choose_encoder(accept.decode("latin-1"))
         except (TypeError, ValueError):  # an invalid version
             encode, content_type = choose_encoder("")
         return 200, content_type, encode(self._registry)
+
+    @cached_property
+    def _registry(self) -> "CollectorRegistry":
+        from .collector import create_registry  # noqa: PLC0415 - see there
+
+        return create_registry(self._sources)
 
     def _ready(self, _: h11.Request) -> Response:
         reason = self._stuck() or self._sources.ready()

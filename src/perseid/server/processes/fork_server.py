@@ -42,6 +42,7 @@ PRELOADED: Final = (
     "perseid.server.http.dispatch",
     "perseid.server.http.v1.routes",  # these two the first worker loads when it has started
     "perseid.server.processes.jobs",
+    "perseid.server.observe.collector",
     "perseid.records.xml_builder",
 )
 """Modules to load before they are asked for, in the order in which children are started."""
