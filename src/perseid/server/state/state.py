@@ -124,6 +124,7 @@ class SharedState:
             raise StateUnavailable(f"cannot open the shared state: {error}") from error
         self._path = path
         self._map_size = map_size
+        self._process = os.getpid()  # a system call less for each change
         self._file = os.open(path / _DATA_NAME, os.O_RDWR | os.O_CLOEXEC)
         self._close_file = weakref.finalize(self, os.close, self._file)
         self._control = _map_file(path / CONTROL_NAME, _CONTROL_WORDS * _WORD_BYTES).cast("q")
@@ -170,7 +171,7 @@ class SharedState:
         for is_last in (False, True):
             try:
                 with self._env.begin(write=True) as txn:
-                    self._control[_LAST_WRITER] = os.getpid()
+                    self._control[_LAST_WRITER] = self._process
                     self._reserve(size)
                     return change(txn)
             except lmdb.MapFullError:
