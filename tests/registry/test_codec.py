@@ -1,8 +1,9 @@
 """The encoding between processes: everything comes back as it was, and anything else is refused."""
 
+import hashlib
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 import pytest
@@ -64,6 +65,7 @@ from perseid.registry.results import (
     StateConflict,
     WarningKind,
 )
+from perseid.schema.records import WarningInfo
 from perseid.wire.codes import ResponseCode
 from tests.record_strategies import TEXTS, refs, values
 from tests.registry.registries import OPERATOR, key_holder, registry_in_memory
@@ -212,6 +214,35 @@ def test_stored_form_of_results_is_frozen() -> None:
     assert codec.encode_result(MintResult((HANDLE,), 5)) == (
         b"\xc1\x01\x92\xaaMintResult\x83\xa7handles\x91\x82\xa6prefix\xa512345\xa6suffix\xa1x\xa3seq\x05\xa8warnings\x90"
     )
+
+
+def test_stored_results_with_warnings_as_texts_are_read() -> None:
+    """Warnings were texts in ledgers and backups of before."""
+    old = {"handle": {"prefix": "12345", "suffix": "x"}, "seq": 7, "overwritten": False, "warnings": ["ü"]}
+    created = ChangeResult(HANDLE, 7, warnings=(WarningInfo("", "ü"),))
+    assert codec.decode_result(codec.RESULT_MARK + msgspec.msgpack.encode(("ChangeResult", old))) == created
+    policy = {"prefix": "12345", "policy": PROFILES["free"], "seq": 3, "warnings": ["ü"]}
+    changed = PolicyChange(Namespace("12345", PROFILES["free"], 3, warnings=created.warnings), ("case",))
+    stored = codec.RESULT_MARK + msgspec.msgpack.encode(("PolicyChange", {"made": policy, "changed": ["case"]}))
+    assert codec.decode_result(stored) == changed
+
+
+def test_version_changes_with_every_change_of_a_message() -> None:
+    """If this fails, change `VERSION`, too."""
+    found, seen = set[str](), set[object]()
+    waiting: list[Any] = [codec._Request, codec._Outcome, *codec._COMMANDS.values()]
+    waiting += [*codec._STATE_CHANGES.values(), *codec._RESULTS.values()]
+    while waiting:
+        kind = waiting.pop()
+        waiting += get_args(kind)
+        if kind not in seen and (is_dataclass(kind) or hasattr(kind, "__struct_fields__")):
+            hints = get_type_hints(kind)
+            names = [each.name for each in fields(kind)] if is_dataclass(kind) else kind.__struct_fields__
+            found |= {f"{kind.__name__}.{name}" for name in names}
+            waiting += [hints[name] for name in names]
+        seen.add(kind)
+    digest = hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()[:16]
+    assert (codec.VERSION, digest) == (5, "4fa96dc36060a61f")
 
 
 def refusals() -> list[Refused]:

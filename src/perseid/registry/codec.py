@@ -4,7 +4,7 @@ It is MessagePack with a version (msgspec): every message is decoded as the type
 size. Both sides run the same version of the program, because the supervisor starts them; another version is refused.
 
 Results of commands that carry an idempotency key are stored in this form too (`encode_result`), so their names and
-fields stay as they are.
+fields stay as they are, or `decode_result` upgrades older ones.
 """
 
 from typing import Any, Final, TypeAlias, TypeVar, cast
@@ -78,6 +78,7 @@ from perseid.registry.jobs.import_job import MintedRows, MintRows
 from perseid.registry.jobs.undo import UndoConflict
 from perseid.registry.policy.text import InvalidPolicy
 from perseid.registry.queries.namespaces import ChangePolicy, PolicyChange
+from perseid.schema.records import upgrade_warnings
 from perseid.wire.codes import ResponseCode
 
 from .advice import Advice, AdviceKind
@@ -102,7 +103,7 @@ from .results import (
     WrongClock,
 )
 
-VERSION: Final = 4
+VERSION: Final = 5
 """Changes with every change of a message."""
 
 MAX_MESSAGE: Final = 64 << 20
@@ -632,7 +633,9 @@ def decode_result(data: bytes | None) -> object | None:
     """Decode a stored result; None if it is not one."""
     if data is None or not data.startswith(RESULT_MARK):
         return None
-    result: object = _untag(_RESULTS, msgspec.msgpack.decode(data[len(RESULT_MARK) :], type=_Tagged))
+    name, stored = msgspec.msgpack.decode(data[len(RESULT_MARK) :], type=_Tagged)
+    upgraded = _encoder.encode(upgrade_warnings(msgspec.msgpack.decode(stored)))
+    result: object = _untag(_RESULTS, (name, msgspec.Raw(upgraded)))
     return result
 
 

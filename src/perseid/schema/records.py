@@ -193,6 +193,16 @@ class WarningInfo(ResponseBody, frozen=True):
         return f"{text}. {self.advice}" if self.advice else text
 
 
+def upgrade_warnings(stored: Any) -> Any:
+    """Convert a stored result, as plain data, whose warnings were texts."""
+    if not isinstance(stored, dict):
+        return stored
+    upgraded = {name: upgrade_warnings(value) for name, value in stored.items()}
+    if warnings := upgraded.get("warnings"):
+        upgraded["warnings"] = [{"code": "", "message": x} if isinstance(x, str) else x for x in warnings]
+    return upgraded
+
+
 Warnings = Annotated[
     tuple[WarningInfo, ...],
     Doc("What you should know although the change was made, such as a URL that is not an absolute URL. At most 10."),

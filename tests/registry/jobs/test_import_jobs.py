@@ -39,7 +39,7 @@ from perseid.registry.results import Refused, StateConflict
 from perseid.registry.snapshot import MIN_PREFETCHED
 from perseid.schema.imports import ImportRow, ImportState, OnExisting, RowOperation, RowOptions, RowProblem
 from perseid.schema.jobs import JobState, PlannedRecord
-from perseid.schema.records import Data, ValueInput
+from perseid.schema.records import Data, ValueInput, WarningInfo
 from tests.ledger.crash import run_module
 from tests.registry.jobs.runs import run_pieces
 from tests.registry.registries import OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
@@ -729,6 +729,15 @@ def test_resumed_imports_do_not_expire_like_canceled_ones(registry: Registry) ->
         os.utime(path, (0, time.time() - 2 * EXPIRES))
     Spool(spooled.path.parent).remove_expired()
     assert spooled.rows.exists()
+
+
+def test_imports_of_before_whose_warnings_are_texts_are_found(registry: Registry) -> None:
+    """Otherwise their jobs could not be resumed, and their files expired after a day."""
+    spooled = check(registry, [row(2, "12345/x")])
+    spooled.update(warnings=("ü",))
+    found = Spool(spooled.path.parent).find(spooled.record.id)
+    assert found is not None
+    assert found.record.warnings == (WarningInfo("", "ü"),)
 
 
 @pytest.mark.parametrize("in_memory", [import_check._FIRST_SLOTS, import_check._MAX_SLOTS_IN_MEMORY])

@@ -30,7 +30,7 @@ from perseid.ledger.store.directory import DIRECTORY_MODE, FILE_MODE, open_new, 
 from perseid.registry.advice import AdviceKind
 from perseid.registry.results import StateConflict
 from perseid.schema.imports import ImportResponse, ImportState, RowOptions, RowOutcome
-from perseid.schema.records import WarningInfo
+from perseid.schema.records import WarningInfo, upgrade_warnings
 
 EXPIRES: Final = 24 * 3_600
 """Seconds after which an import is deleted that no job was started for, or whose job was canceled: a working day and
@@ -284,8 +284,9 @@ class Spool:
             return None
         path = self.directory / import_id
         try:
-            return SpooledImport(path, msgspec.json.decode((path / _RECORD).read_bytes(), type=ImportRecord))
-        except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
+            stored = msgspec.json.decode((path / _RECORD).read_bytes())
+            return SpooledImport(path, msgspec.convert(upgrade_warnings(stored), ImportRecord))
+        except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
             return None
 
     def all(self) -> Iterator[SpooledImport]:
