@@ -22,7 +22,8 @@ from perseid.ledger.log.entry import State
 from perseid.ledger.log.requests import Outcome, Request, StateChange
 from perseid.ledger.store.jobs import Job, JobSteps, load_steps
 from perseid.names.handle import Handle
-from perseid.records.record import PRIVATE_PERMISSIONS, Value
+from perseid.records.admin import AdminPermission
+from perseid.records.record import PRIVATE_PERMISSIONS, Permission, Value
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create, CreateRecord, Delete, Modify, PartialValue
@@ -219,6 +220,22 @@ def test_existing_records_are_skipped_or_updated(registry: Registry) -> None:
     with registry.snapshot() as snapshot:
         texts = [value.data.decode() for value in snapshot.stored(handle("12345/a")).values[:2]]
     assert texts == ["https://new.example/", "Map"], "values that the row does not name stay"
+
+
+def test_changes_show_private_values_only_to_those_who_can_read_them(registry: Registry) -> None:
+    """The permission to modify a value is not the one to read what it was."""
+    may_modify = AdminPermission.MODIFY_VALUE | AdminPermission.ADD_VALUE
+    for name, permissions in (("private", PRIVATE_PERMISSIONS), ("sealed", Permission.ADMIN_WRITE)):
+        url = Value(1, "URL", b"https://old.example/", permissions=permissions)
+        desc = Value.text(2, "DESC", "old")
+        values = (url, desc, admin(100, str(ANN)), admin(101, str(EVE), may_modify))
+        registry.do(Create(handle(f"12345/{name}"), values), OPERATOR, "cli")
+    values = (ValueInput("URL", "https://new.example/"), ValueInput("DESC", "new"))
+    rows = [row(2, "12345/private", values=values), row(3, "12345/sealed", values=values)]
+    for by, shown in ((EVE, [[2], [2]]), (ANN, [[1, 2], [2]])):
+        spooled = check(registry, rows, by, options=RowOptions(OnExisting.UPDATE))
+        records = [msgspec.json.decode(line, type=PlannedRecord) for line in spooled.changes.read_bytes().splitlines()]
+        assert [[change.index for change in record.changes] for record in records] == shown
 
 
 @pytest.mark.parametrize("on_existing", [OnExisting.UPDATE, OnExisting.SKIP])

@@ -1,12 +1,13 @@
 """Undo: ownership, what is reported about hidden records, and redactions in between."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from perseid.ledger.store import jobs
 from perseid.names.handle import Handle
-from perseid.records.record import Value, ValueRef
+from perseid.records.record import PRIVATE_PERMISSIONS, Permission, Value, ValueRef
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.lifecycle import Redact, Unpublish
 from perseid.registry.commands.records import Create, Modify
@@ -145,6 +146,22 @@ def test_preview_shows_no_values_without_access_to_private_ones(here: Registry) 
     job = run_rewrite(here, token)
     assert (preview(here, job, token).total, preview(here, job, token).sample) == (7, [])
     assert len(preview(here, job, ANN).sample) == 7
+
+
+def test_preview_shows_no_values_that_nobody_can_read(here: Registry) -> None:
+    name = handle("12345/sealed")
+    kept = (Value.text(1, "URL", "https://one.example/"), admin(100, str(ANN)))
+    values = [Value(2, "NOTE", text, permissions=Permission.ADMIN_WRITE) for text in (b"first", b"second")]
+    shown = Value(3, "NOTE", b"open", permissions=PRIVATE_PERMISSIONS)
+    here.do(Create(name, (*kept, values[0], replace(values[0], index=4), replace(shown, index=5))), ANN, "cli")
+    job = runner.start_job(here, "test", {}, ANN, "cli")
+    changed = (*kept, values[1], shown, replace(shown, index=4), replace(values[0], index=5))
+    here.do(Create(name, changed, overwrite=True), ANN, "cli", job_id=job.id)
+    here.ledger.change(jobs.EndJob(job.id))
+    found = preview(here, job.id, ANN)
+    assert found.refused is None
+    (record,) = found.sample
+    assert [(change.index, change.old and change.old.value) for change in record.changes] == [(3, "open")]
 
 
 def test_preview_says_what_the_caller_cannot_undo(here: Registry) -> None:

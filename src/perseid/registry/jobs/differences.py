@@ -8,15 +8,22 @@ from perseid.schema.jobs import PlannedChange
 from perseid.schema.records import Data, dump_values
 
 
-def plan_changes(old: Iterable[Value], new: Sequence[Value]) -> list[PlannedChange]:
-    """Return the values that change, with their data before and after. The data of an absent value is empty."""
+def plan_changes(old: Iterable[Value], new: Sequence[Value], *, can_read: bool) -> list[PlannedChange]:
+    """Return the values that change, with their data before and after.
+
+    Values that nobody can read are left out, and private ones unless the caller `can_read` those of the record.
+    """
     differences = Differences.between(old, new)
     pairs: list[tuple[Value | None, Value | None]] = [
         *differences.modified,
         *[(None, value) for value in differences.added],
         *[(value, None) for value in differences.removed],
     ]
-    return [_plan_change(before, after) for before, after in pairs]
+    return [
+        _plan_change(before, after)
+        for before, after in pairs
+        if all(each is None or each.is_public or (can_read and each.is_readable) for each in (before, after))
+    ]
 
 
 def _plan_change(old: Value | None, new: Value | None) -> PlannedChange:

@@ -32,6 +32,7 @@ from perseid.names.handle import Handle
 from perseid.records.errors import InvalidData
 from perseid.records.record import Value
 from perseid.records.types import URL, has_type
+from perseid.registry.access import permissions
 from perseid.registry.access.permissions import display_name
 from perseid.registry.advice import Advice, AdviceKind, advise_row, describe_advice, to_sentence
 from perseid.registry.commands.minting import MintPlan, RetryLater
@@ -415,7 +416,9 @@ class ImportCheck:
         if self.changed > MAX_CHANGES:
             return
         stored = context.snapshot.stored(Handle.parse_lenient(draft.handle))
-        planned = PlannedRecord(draft.handle, plan_changes(stored.values, draft.values), [])
+        # The row is decided already: if the lookups of the chunk are spent, less is shown.
+        can_read = Context.check(context, permissions.read(stored.handle)).allowed
+        planned = PlannedRecord(draft.handle, plan_changes(stored.values, draft.values, can_read=can_read), [])
         self._changes.write(msgspec.json.encode(planned) + b"\n")
 
     # Problems

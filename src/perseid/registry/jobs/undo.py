@@ -174,7 +174,7 @@ class UndoPreview:
         self._tried += 1  # after what can end the chunk before this record
         for draft in drafts if can_read else ():
             if self._page.take(values_size((*stored.values, *draft.values))):
-                changes = plan_changes(stored.values, draft.values)
+                changes = plan_changes(stored.values, draft.values, can_read=can_read)
                 self.sample.append(UndoneRecord(draft.handle, stored.state.label, draft.state.label, changes))
 
     def start(self, interface: str, note: str = "") -> Job:
