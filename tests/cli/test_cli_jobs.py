@@ -2,12 +2,19 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from perseid.cli._target import LocalTarget
+from perseid.registry.advice import AdviceKind
+from perseid.registry.context import Context
 from perseid.registry.identity import LocalIdentity
 from perseid.registry.installation.installation import Installation
 from perseid.registry.jobs import runner
+from perseid.registry.jobs.undo import UndoPreview
+from perseid.registry.results import Refused
+from perseid.wire.codes import ResponseCode
 from tests.cli.installation import Site, refused, site
 
 MOVE = ("rewrite", "--url", "http://old.example/*", "--to", "https://new.example/*")
@@ -142,6 +149,33 @@ def test_undo_with_later_changes_is_refused_and_lists_them(here: Site) -> None:
         4,
         {"handle": name, "seq": seq, "reason": f"changed later, in entry {seq}"},
     )
+    assert count_by_host(here, "new.example") == 12
+
+
+def test_undo_with_conflicts_is_not_requested_without_yes(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server looks for conflicts again: if they were gone, it would undo the job unasked."""
+    job = json.loads(move(here, "--yes", "--json")[-1])["job"]
+    name = here.lines("find --url https://new.example/3")[0]
+    here.ok(f"set {name} DESC=changed")
+    requested: list[str] = []
+    monkeypatch.setattr(LocalTarget, "undo", lambda _target, job, **_fields: requested.append(job))
+    refused(here(f"undo {job}"), "1 record has conflicting changes", "set these records back to what the job wrote")
+    assert requested == []
+
+
+def test_undo_with_a_problem_in_a_later_step_does_nothing(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step could be done: the first one of its records is not that of the problem."""
+    job = json.loads(move(here, "--yes", "--json")[-1])["job"]
+    show = UndoPreview._show_change
+
+    def refuse_last(self: UndoPreview, context: Context, change: Any) -> None:
+        show(self, context, change)
+        if self.total == 9:
+            self.refused = Refused(ResponseCode.INSUFFICIENT_PERMISSIONS, "Not the tenth", AdviceKind.UNDO_JOB(job="x"))
+
+    monkeypatch.setattr(UndoPreview, "_show_change", refuse_last)
+    for option in ("", "--yes"):
+        refused(here(f"undo {job} {option}"), "perseid: Not the tenth", "perseid undo x")
     assert count_by_host(here, "new.example") == 12
 
 

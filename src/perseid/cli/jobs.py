@@ -8,6 +8,7 @@ import msgspec
 import typer
 
 from perseid.client.errors import ClientError
+from perseid.client.errors import Refused as RefusedByServer
 from perseid.names.errors import quote_text
 from perseid.records.json_form import value_from_json
 from perseid.registry.access.permissions import display_name
@@ -15,13 +16,15 @@ from perseid.registry.jobs import rewrite as rewrite_job
 from perseid.registry.jobs import runner
 from perseid.registry.jobs import undo as undo_job
 from perseid.registry.jobs.rewrite import Rewrite
+from perseid.registry.jobs.undo import Conflict, UndoConflict
 from perseid.registry.queries.find import Search
 from perseid.registry.results import Refused
 from perseid.schema.jobs import JobResponse, JobState, PlannedChange, PlannedRecord, UndoPlan
+from perseid.schema.problems import Problem
 from perseid.schema.queries import Selectors
 from perseid.schema.records import WarningInfo
 
-from ._advice import phrase_job, render_advice
+from ._advice import phrase_job, render_advice, render_problem
 from ._arguments import (
     ActingAs,
     Directory,
@@ -182,13 +185,18 @@ def undo(
         if dry_run:
             _print_undo_plan(plan, original, _describe_undo(plan, depth, root, is_done=False), json)
             return
-        if not yes and plan.possible and plan.problem is None:  # otherwise refused before the prompt
-            if not json:
-                _print_sample(plan)
-            confirm(_describe_undo(plan, depth, root, is_done=False))
         if json:
             for each in plan.conflicts:
                 print_json(each)
+        if plan.problem is not None:  # perhaps of a later step: those before it would be done
+            raise _to_refusal(plan.problem, is_local=isinstance(target, LocalTarget))
+        if not yes and not plan.possible:
+            found = [Conflict(each.handle, each.seq, each.reason) for each in plan.conflicts]
+            raise UndoConflict(plan.job, found, plan.conflict_count)
+        if not yes:
+            if not json:
+                _print_sample(plan)
+            confirm(_describe_undo(plan, depth, root, is_done=False))
         ended = run_job(target, target.undo(plan.job, note=note))
     if json:
         print_json(ended)
@@ -199,6 +207,13 @@ def undo(
 
 
 register_command(app, "undo")(undo)
+
+
+def _to_refusal(problem: Problem, *, is_local: bool) -> ClientError:
+    """Convert the problem of a preview to an error."""
+    advice = problem.advice or "" if is_local else render_problem(problem)
+    slug = problem.type.rpartition("#")[2]
+    return RefusedByServer(problem.detail, advice=advice, code=problem.code, rule=problem.rule or "", problem_type=slug)
 
 
 def _find_undone(target: Target, job: JobResponse) -> tuple[int, JobResponse]:

@@ -65,6 +65,9 @@ MAX_LATER_CHANGES: Final = 1_000
 MAX_ENTRIES_AFTER_LAST: Final = 10_000
 """Entries after the last job that are searched for later changes by the caller: some tenths of a second."""
 
+_CHANGED_LATER: Final = "changed later"
+"""How the reason of a conflict starts that can be reverted."""
+
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
@@ -74,8 +77,11 @@ class Conflict:
     seq: int | None
     """The conflicting entry; None if the caller may not know it."""
     why: str
-    is_later: bool = False
-    """Whether a later change is in the way, which can be reverted."""
+
+    @property
+    def is_later(self) -> bool:
+        """Whether a later change is in the way, which can be reverted."""
+        return self.why.startswith(_CHANGED_LATER)
 
 
 class UndoConflict(Refused):
@@ -340,7 +346,7 @@ def _find_conflict(entry: Entry, before: Entry | None, later: list[int]) -> Conf
     if later:
         count = f"{len(later):,}" if len(later) < MAX_LATER_CHANGES else f"{MAX_LATER_CHANGES:,} or more"
         times = "" if len(later) == 1 else f" (the last of {count} changes)"
-        return Conflict(entry.handle, later[0], f"changed later, in entry {later[0]}{times}", is_later=True)
+        return Conflict(entry.handle, later[0], f"{_CHANGED_LATER}, in entry {later[0]}{times}")
     if before is not None and any(slot.is_redacted for slot in before.values):
         return Conflict(entry.handle, before.seq, f"data of entry {before.seq} was permanently redacted")
     return None
