@@ -21,7 +21,7 @@ from perseid.ledger.log.entry import Draft
 from perseid.ledger.log.log import Log, gc_paused
 from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import HOMED, POLICY, record_key
-from perseid.ledger.log.requests import Outcome, Preconditions, Request, StateChange, changed_result
+from perseid.ledger.log.requests import Append, Outcome, Preconditions, Request, StateChange, changed_result
 from perseid.ledger.log.signing import WrongKey, rotate_key, sign_checkpoint
 from perseid.ledger.log.writer import INTERVAL, ChangeWatcher, Writer
 from perseid.ledger.store.tables import change_from_entry, clear_entry_cache
@@ -173,8 +173,9 @@ class Ledger:
         meanwhile()
         return [future.result() for future in futures]
 
-    def prepare(self, request: Request) -> None:
-        """Do what can be done before a request is appended, if it is probably the next one."""
+    def prepare(self, request: Append) -> Append:
+        """Do what can be done before a request is appended, and return the request to append."""
+        return request
 
     def change(self, request: StateChange) -> Any:
         """Change state that is not derived from entries, and return the result."""

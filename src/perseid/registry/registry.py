@@ -240,7 +240,7 @@ class Execution(Generic[T]):
     result: T = field(init=False)
     """The result, once `decide` has returned None."""
     _attempts: int = field(default=0, init=False)
-    _ahead: Append | Execute | None = field(default=None, init=False)
+    _ahead: Append | None = field(default=None, init=False)
     _is_done: bool = field(default=False, init=False)
     _plan: Plan[T] = field(init=False)
     _snapshot: Snapshot = field(init=False)
@@ -264,10 +264,9 @@ class Execution(Generic[T]):
         is not used; nor is one inside the commit.
         """
         request = self.decide()
-        if request is None or not self._plan.drafts or self._plan.deferred is not None:
+        if not isinstance(request, Append):
             return False
-        self.registry.ledger.prepare(request)
-        self._ahead = request
+        self._ahead = self.registry.ledger.prepare(request)
         return True
 
     @property

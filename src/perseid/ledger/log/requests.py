@@ -108,6 +108,8 @@ class Append:
     """The idempotency key."""
     more: tuple[Draft, ...] = ()
     """The other entries."""
+    message: bytes | None = field(default=None, compare=False, repr=False)
+    """The same as bytes, if a process that sends it to another one has prepared it."""
 
     @property
     def drafts(self) -> tuple[Draft, ...]:

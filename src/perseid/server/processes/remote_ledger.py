@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from struct import Struct
 from time import monotonic
@@ -31,7 +31,7 @@ import msgspec
 from perseid.ledger.errors import Contention, LedgerError, OutcomeUnknown, TooBusy, WriteProblem
 from perseid.ledger.ledger import RETRY_DELAY, Ledger
 from perseid.ledger.log.log import Log
-from perseid.ledger.log.requests import Outcome, Request
+from perseid.ledger.log.requests import Append, Outcome, Request
 from perseid.ledger.log.writer import INTERVAL, MAX_WAITING, MAX_WAITING_BYTES
 from perseid.ledger.views.answers import Answers
 from perseid.ledger.views.answers_reader import AnswersReader
@@ -142,6 +142,12 @@ def frame(request_id: bytes, message: bytes, oldest: bytes = b"") -> bytes:
     return FRAME.pack(len(message), request_id, oldest) + message
 
 
+def _encode(request: Request) -> bytes:
+    """Encode a request, unless it was prepared."""
+    message = request.message if isinstance(request, Append) else None
+    return encode_request(request) if message is None else message
+
+
 def _decode_reply(reply: bytes) -> Outcome:
     """Decode the reply to a request; raises an error of the ledger."""
     try:
@@ -177,7 +183,6 @@ class RemoteLedger(Ledger):
         self._stop = threading.Event()
         self._state = WriterState()
         self._state_until = 0.0
-        self._prepared: tuple[Request, bytes] | None = None
 
     def close(self) -> None:
         """Release everything."""
@@ -219,13 +224,9 @@ class RemoteLedger(Ledger):
 
     # Writing
 
-    def prepare(self, request: Request) -> None:
+    def prepare(self, request: Append) -> Append:
         """Encode a request, so that the writer does not wait for that after the commit before it."""
-        self._prepared = request, encode_request(request)
-
-    def _encode(self, request: Request) -> bytes:
-        prepared, self._prepared = self._prepared, None
-        return prepared[1] if prepared is not None and prepared[0] is request else encode_request(request)
+        return replace(request, message=encode_request(request))
 
     def append(self, *requests: Request, meanwhile: Callable[[], None] = lambda: None) -> list[Outcome]:
         """Send requests and wait for all of them. `meanwhile` is called while they are committed; it never raises."""
@@ -237,7 +238,7 @@ class RemoteLedger(Ledger):
             with self._lock:
                 self._connections.add(connection)
         self._check_stalled()
-        messages = {next(connection.ids): self._encode(request) for request in requests}
+        messages = {next(connection.ids): _encode(request) for request in requests}
         replies = connection.exchange(messages, meanwhile)
         return [_decode_reply(replies[request_id]) for request_id in messages]
 
