@@ -5,11 +5,13 @@ import os
 import random
 import threading
 import time
+from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
+from importlib import metadata
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -24,14 +26,20 @@ from perseid.ledger.store.jobs import Job, JobSteps, load_steps
 from perseid.names.handle import Handle
 from perseid.records.admin import AdminPermission
 from perseid.records.record import PRIVATE_PERMISSIONS, Permission, Value
+from perseid.registry.access.authorization import Settings
+from perseid.registry.access.permissions import ScopeSet
+from perseid.registry.access.token_records import Secret
+from perseid.registry.access.tokens import CreateToken
 from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create, CreateRecord, Delete, Modify, PartialValue
 from perseid.registry.context import Context, Plan
-from perseid.registry.identity import Identity
-from perseid.registry.jobs import import_check, import_job, runner, undo
+from perseid.registry.identity import Identity, TokenIdentity
+from perseid.registry.jobs import import_check, import_decisions, import_job, runner, undo
 from perseid.registry.jobs.import_check import ImportCheck, KeyTable
+from perseid.registry.jobs.import_decisions import Basis, is_unchanged
 from perseid.registry.jobs.import_job import minted_rows
+from perseid.registry.jobs.import_rows import RowPlan, decide_row
 from perseid.registry.jobs.runner import JobRun
 from perseid.registry.jobs.spool import EXPIRES, ImportBusy, Spool, SpooledImport
 from perseid.registry.policy.policy import PROFILES
@@ -40,10 +48,19 @@ from perseid.registry.results import Refused, StateConflict
 from perseid.registry.snapshot import MIN_PREFETCHED
 from perseid.schema.imports import ImportRow, ImportState, OnExisting, RowOperation, RowOptions, RowProblem
 from perseid.schema.jobs import JobState, PlannedRecord
+from perseid.schema.namespaces import Scope
 from perseid.schema.records import Data, ValueInput, WarningInfo
 from tests.ledger.crash import run_module
 from tests.registry.jobs.runs import run_pieces
-from tests.registry.registries import OPERATOR, add_namespace, admin, handle, key_holder, registry_in_memory
+from tests.registry.registries import (
+    OPERATOR,
+    add_namespace,
+    admin,
+    authenticated,
+    handle,
+    key_holder,
+    registry_in_memory,
+)
 
 ANN = key_holder(300, "0.NA/12345")
 EVE = key_holder(300, "0.NA/77")
@@ -451,9 +468,15 @@ def test_large_records_take_several_steps(registry: Registry, monkeypatch: pytes
     assert [count for _, count in load_steps(registry.ledger.log, job.id)] == [3, 3, 3]
 
 
-@pytest.mark.parametrize("change", ["policy", "permission", "identity", "damage"])
-def test_decisions_of_the_check_are_not_used_after_a_change(registry: Registry, change: str) -> None:
+@pytest.mark.parametrize("change", ["policy", "permission", "identity", "program", "record", "no record"])
+def test_decisions_of_the_check_are_not_used_after_a_change(
+    registry: Registry, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spooled = check(registry, [row(2, "12345/x", "ftp://a.example/")], ANN)
+    rows = spooled.rows.read_bytes()
+    decided = msgspec.json.decode(rows)["decision"][-1][0].encode()
+    other = b64encode(b64decode(decided).replace(b"ftp://a.", b"ftp://b."))
+    spooled.rows.write_bytes(rows.replace(decided, other))  # what is used shows
     by, problem = ANN, ""
     if change == "policy":
         policy = replace(PROFILES["free"], url_schemes=("https",), profile="own")
@@ -464,15 +487,92 @@ def test_decisions_of_the_check_are_not_used_after_a_change(registry: Registry, 
         problem = "ADD_HANDLE"
     elif change == "identity":
         by, problem = EVE, "ADD_HANDLE"
+    elif change == "program":
+        monkeypatch.setattr(import_decisions, "RULES_VERSION", import_decisions.RULES_VERSION + 1)
     else:
-        spooled.update(basis={**spooled.record.basis, "00": "00"})
+        key = {"record": "00", "no record": "not hexadecimal"}[change]
+        spooled.update(basis={**spooled.record.basis, key: "00"})
     job = import_job.start(registry, spooled, by, "cli")
     if problem:
         with pytest.raises(Refused, match=problem):
             [*run_pieces(registry, job, by)]
     else:
         [*run_pieces(registry, job, by)]
-    assert (get_url(registry, "12345/x") is None) == bool(problem)
+    assert get_url(registry, "12345/x") == (None if problem else "ftp://a.example/")
+
+
+@pytest.mark.parametrize("line", [4, 6])
+def test_decisions_by_earlier_settings_are_not_used(
+    registry: Registry, line: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settings are loaded again during the check, and after it: the caller is no longer a server administrator."""
+    monkeypatch.setattr(import_check, "ROWS_PER_SLICE", 2)
+    add_namespace(registry, "77", "free", admin(100, str(EVE)))
+    rules = registry.rules
+    settings = Settings(server_admins=(EVE.reference,), server_admin_full_access=True)
+    registry.rules = replace(rules, administration=settings)
+
+    def read_rows() -> Iterator[ImportRow]:
+        for number, name in enumerate(("12345/a", "12345/b", "77/a", "77/b"), 2):
+            if number == line:
+                registry.rules = rules
+            yield row(number, name)
+
+    spooled = check(registry, read_rows(), EVE)
+    assert spooled.record.valid == 4, "each row was allowed when it was decided"
+    registry.rules = rules
+    job = import_job.start(registry, spooled, EVE, "cli")
+    with pytest.raises(Refused, match="ADD_HANDLE"):
+        [*run_pieces(registry, job, EVE)]
+    assert get_url(registry, "12345/a") is None
+
+
+class InOrder(frozenset[Scope]):
+    """Scopes in the order of one process: sets of enums have another one in each."""
+
+    order: tuple[Scope, ...]
+
+    def __iter__(self) -> Iterator[Scope]:
+        return iter(self.order)
+
+    def __repr__(self) -> str:
+        return f"frozenset({{{', '.join(map(repr, self))}}})"
+
+
+def with_scopes(*scopes: Scope) -> TokenIdentity:
+    ordered = InOrder(scopes)
+    ordered.order = scopes
+    return TokenIdentity(ANN, "k7qpx2ma", ScopeSet(ordered))
+
+
+def test_decisions_for_a_token_are_used_by_another_process(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata of the package on disk do not matter: a later version may have been installed meanwhile."""
+    monkeypatch.setattr(metadata, "distribution", refuse_to_decide)
+    one, other = with_scopes(Scope.CREATE, Scope.UPDATE), with_scopes(Scope.UPDATE, Scope.CREATE)
+    with registry.snapshot() as snapshot:
+        basis = Basis(one, "cli")
+        basis.add_rules(snapshot.rules)
+        assert is_unchanged(basis.describe(), registry.context(snapshot, other, "cli"))
+        more = with_scopes(Scope.CREATE, Scope.UPDATE, Scope.DELETE)
+        assert not is_unchanged(basis.describe(), registry.context(snapshot, more, "cli"))
+
+
+def test_step_of_a_token_without_any_permission_is_refused(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deny by default: that the check has decided other rows is no permission."""
+    secret = Secret.new(os.urandom)
+    registry.do(CreateToken(secret, ScopeSet.of(["create"], None)), OPERATOR, "cli")
+    by = authenticated(registry, secret.text())
+    spooled = check(registry, [row(2, "12345/x")], by)
+    assert spooled.record.basis
+    spooled.rows.write_bytes(b"%s\n" % msgspec.json.encode(row(2, "12345/x")))  # without its decision
+
+    def decide_without_requirement(context: Context, of: ImportRow, options: RowOptions) -> RowPlan:
+        return decide_row(replace(context, reasons=[]), of, options)
+
+    monkeypatch.setattr(import_job, "decide_row", decide_without_requirement)
+    job = import_job.start(registry, spooled, by, "cli")
+    with pytest.raises(Refused, match="Tokens cannot do this"):
+        [*run_pieces(registry, job, by)]
 
 
 def test_records_with_a_date_of_creation_get_that_of_the_job(

@@ -246,7 +246,7 @@ class ImportCheck:
         """Whether a row is refused because its record exists, or is a tombstone."""
         self._size = self._position = 0  # of the file of valid rows, and of its last row
         self._mint_plan: tuple[tuple[str, str], MintPlan] | None = None
-        self._basis = Basis()
+        self._basis = Basis(identity, interface)
 
     def advance(self) -> bool:
         """Check some more rows; return whether there may be more. Raises what the reader raises."""
@@ -266,9 +266,8 @@ class ImportCheck:
             lines = tuple(self._without_url)
             self.warnings.insert(0, WarningKind.ROWS_WITHOUT_URL(AdviceKind.ADD_URLS(), count=count, lines=lines))
         is_ready = self.valid > 0 and (not self.invalid or self._spooled.record.skip_invalid)
-        basis = self._basis.describe(self._identity, self._interface, self._registry.rules)
         state = ImportState.READY if is_ready else ImportState.INVALID
-        self.save(state=state, basis=basis, **describe_advice(advice))
+        self.save(state=state, basis=self._basis.describe(), **describe_advice(advice))
 
     def save(self, **fields: object) -> None:
         """Store how far the check has come."""
@@ -295,6 +294,7 @@ class ImportCheck:
         done = 0
         with self._registry.snapshot() as snapshot:
             overlay = _Overlay(snapshot.reader, snapshot.rules, self._earlier)
+            self._basis.add_rules(overlay.rules)
             context = self._registry.context(overlay, self._identity, self._interface)
             overlay.context = context
             overlay.prefetch(row.handle for row in rows if isinstance(row, ImportRow))

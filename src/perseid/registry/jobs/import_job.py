@@ -252,8 +252,7 @@ class _ImportWork:
     def decider(self, context: Context, steps: JobSteps) -> Callable[[SpooledRow], tuple[Draft, ...]]:
         position = find_position(context.snapshot.reader, steps)
         changed: set[bytes] = set()
-        if is_decided := is_unchanged(self.spooled.record.basis, context):
-            context.reasons.append("decided when the file was checked")
+        is_decided = is_unchanged(self.spooled.record.basis, context)
 
         def decide(row: SpooledRow) -> tuple[Draft, ...]:
             """Return the entries of a row; one that depends on an earlier row of the same step is left for the next."""
@@ -263,6 +262,8 @@ class _ImportWork:
             if is_decided and row.decision is not None:
                 draft = apply_decision(context, row.decision, note)
                 if draft is not None and draft.key not in changed:
+                    if not context.reasons:
+                        context.reasons.append("decided when the file was checked")
                     changed.add(draft.key)
                     return (draft,)
             try:
