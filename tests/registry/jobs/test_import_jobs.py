@@ -247,8 +247,8 @@ def test_changes_show_private_values_only_to_those_who_can_read_them(registry: R
         desc = Value.text(2, "DESC", "old")
         values = (url, desc, admin(100, str(ANN)), admin(101, str(EVE), may_modify))
         registry.do(Create(handle(f"12345/{name}"), values), OPERATOR, "cli")
-    values = (ValueInput("URL", "https://new.example/"), ValueInput("DESC", "new"))
-    rows = [row(2, "12345/private", values=values), row(3, "12345/sealed", values=values)]
+    inputs = (ValueInput("URL", "https://new.example/"), ValueInput("DESC", "new"))
+    rows = [row(2, "12345/private", values=inputs), row(3, "12345/sealed", values=inputs)]
     for by, shown in ((EVE, [[2], [2]]), (ANN, [[1, 2], [2]])):
         spooled = check(registry, rows, by, options=RowOptions(OnExisting.UPDATE))
         records = [msgspec.json.decode(line, type=PlannedRecord) for line in spooled.changes.read_bytes().splitlines()]
