@@ -152,6 +152,16 @@ def test_undo_with_later_changes_is_refused_and_lists_them(here: Site) -> None:
     assert count_by_host(here, "new.example") == 12
 
 
+def test_changes_to_and_from_an_empty_value_are_shown_as_both(here: Site) -> None:
+    here.ok("mint 12345/e- --url https://one.example/")
+    (name,) = here.lines("find --url https://one.example/")
+    here.ok(f"set {name} DESC=")
+    here.ok("import - --on-existing update --yes", stdin=f"handle,DESC,EMAIL\n{name},new,added\n".encode())
+    assert here.lines("undo last --dry-run")[-3:] == ["    - 2  DESC  new", "    + 2  DESC  ", "    - 3  EMAIL  added"]
+    desc, email = here.ok("undo last --dry-run --json").json["sample"][0]["changes"]
+    assert (desc["new"]["value"], email["new"]) == ("", None)
+
+
 def test_undo_with_conflicts_is_not_requested_without_yes(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server looks for conflicts again: if they were gone, it would undo the job unasked."""
     job = json.loads(move(here, "--yes", "--json")[-1])["job"]

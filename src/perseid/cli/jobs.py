@@ -362,7 +362,7 @@ def print_changes(changes: Iterable[PlannedChange]) -> None:
     """Print values before and after; an absent one has no line."""
     for change in changes:
         for sign, data in (("-", change.old), ("+", change.new)):
-            if data.value == "":
+            if data is None:
                 continue
             value = value_from_json({"index": change.index, "type": change.type, "data": msgspec.to_builtins(data)})
             print_text(f"    {sign} {change.index}  {printable(change.type)}  {format_data(value)}")

@@ -66,8 +66,8 @@ class PlannedChange(ResponseBody, frozen=True):
 
     index: Index
     type: Type
-    old: Annotated[Data, Doc("The current data.")]
-    new: Annotated[Data, Doc("The new data.")]
+    old: Annotated[Data | None, Doc("The current data; null if the value would be added.")]
+    new: Annotated[Data | None, Doc("The new data; null if the value would be removed.")]
     warnings: Warnings = ()
 
 
@@ -137,7 +137,7 @@ class UndoneRecord(ResponseBody, frozen=True):
     handle: Annotated[str, Doc("The handle.", examples=["12345/x"])]
     state: Annotated[str, Doc("The state now.", examples=["published"])]
     new_state: Annotated[str, Doc("The state after the undo.", examples=["tombstone"])]
-    changes: Annotated[list[PlannedChange], Doc("The values that would change. An absent value is empty.")]
+    changes: Annotated[list[PlannedChange], Doc("The values that would change.")]
 
 
 class UndoPlan(ResponseBody, frozen=True, omit_defaults=False):

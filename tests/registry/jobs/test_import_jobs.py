@@ -227,11 +227,8 @@ def test_existing_records_are_skipped_or_updated(registry: Registry) -> None:
     updated = check(registry, rows, options=RowOptions(OnExisting.UPDATE))
     assert updated.record.outcomes == {"updated": 1, "unchanged": 1, "created": 1}
     (change,) = [msgspec.json.decode(line, type=PlannedRecord) for line in updated.changes.read_bytes().splitlines()]
-    assert (change.handle, change.changes[0].old.value, change.changes[0].new.value) == (
-        "12345/a",
-        "https://old.example/",
-        "https://new.example/",
-    )
+    data = Data("string", "https://old.example/"), Data("string", "https://new.example/")
+    assert (change.handle, change.changes[0].old, change.changes[0].new) == ("12345/a", *data)
     job = run(registry, updated)
     assert job.done == 2
     with registry.snapshot() as snapshot:

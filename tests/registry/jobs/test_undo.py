@@ -19,6 +19,7 @@ from perseid.registry.jobs.runner import resume
 from perseid.registry.jobs.undo import Conflict, UndoConflict
 from perseid.registry.registry import Registry
 from perseid.registry.results import Refused
+from perseid.schema.records import Data
 from tests.registry.access.token_identities import ANN, RULES, SERVER, furnish, movable, scope, shown
 from tests.registry.jobs.runs import run_steps
 from tests.registry.registries import OPERATOR, admin, handle, key_holder, registry_in_memory
@@ -136,7 +137,8 @@ def test_preview_shows_what_changes_back(here: Registry, monkeypatch: pytest.Mon
     first = found.sample[0]
     number = first.handle.rpartition("/")[2]
     (change,) = first.changes
-    assert (change.old.value, change.new.value) == (f"https://new.example/{number}", f"http://old.example/{number}")
+    data = [Data("string", f"{url}/{number}") for url in ("https://new.example", "http://old.example")]
+    assert [change.old, change.new] == data
     assert (first.state, first.new_state) == ("published", "published")
 
 

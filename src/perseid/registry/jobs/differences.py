@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from perseid.records.record import Value
 from perseid.registry.access.permissions import Differences
 from perseid.schema.jobs import PlannedChange
-from perseid.schema.records import Data, dump_values
+from perseid.schema.records import dump_values
 
 
 def plan_changes(old: Iterable[Value], new: Sequence[Value], *, can_read: bool) -> list[PlannedChange]:
@@ -29,6 +29,5 @@ def plan_changes(old: Iterable[Value], new: Sequence[Value], *, can_read: bool) 
 def _plan_change(old: Value | None, new: Value | None) -> PlannedChange:
     value = new or old
     assert value is not None  # noqa: S101 - one of both exists
-    empty = Data("string", "")
-    before, after = [empty if each is None else dump_values([each])[0].data for each in (old, new)]
+    before, after = [None if each is None else dump_values([each])[0].data for each in (old, new)]
     return PlannedChange(value.index, value.type, before, after)
