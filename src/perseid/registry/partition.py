@@ -23,14 +23,25 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
+class MisplacedCount:
+    """How many copies of handles of other servers there are, as far as they were counted."""
+
+    seq: int
+    """The size of the ledger that it is about."""
+    first: bytes
+    """The first key that was not examined."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Partition:
     """A site of several servers, as one of them sees it."""
 
     site: Site
     position: int
     """The position of this server, from 0."""
-    misplaced: dict[object, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
-    """Numbers of copies that were left here, each with the size of the ledger that it is about."""
+    misplaced: dict[object, MisplacedCount] = field(default_factory=dict, compare=False, repr=False)
+    """Numbers of copies that were left here."""
 
     @property
     def name(self) -> bytes:

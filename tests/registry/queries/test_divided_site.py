@@ -8,11 +8,11 @@ import pytest
 from perseid.records.partition import find_server_index
 from perseid.records.record import Value
 from perseid.registry.commands.lifecycle import Unpublish
-from perseid.registry.commands.records import Create, Delete
+from perseid.registry.commands.records import Create, Delete, ReplaceRecord
 from perseid.registry.identity import Identity
 from perseid.registry.partition import Partition
 from perseid.registry.policy.policy import PROFILES, Audience
-from perseid.registry.queries import browse
+from perseid.registry.queries import browse, listing
 from perseid.registry.queries.export import Selection, find_as_of, read_slice
 from perseid.registry.queries.find import Search, find
 from perseid.registry.queries.listing import (
@@ -54,7 +54,6 @@ def listed(snapshot: Snapshot, identity: Identity) -> dict[str, list[str]]:
     as_of = find_as_of(snapshot.reader, None, 0)
     return {
         "list": [each.handle for each in list_handles(snapshot, identity, "12345").items],
-        "offset": [each.handle for each in list_by_offset(snapshot, identity, "12345", 0)],
         "log": [each.handle for each in list_log(snapshot, identity).items if each.handle in NAMES],
         "recent": [each.handle for each in list_recent(snapshot, identity).items if each.handle in NAMES][::-1],
         "changes": [
@@ -82,7 +81,8 @@ def test_copies_are_listed_for_server_administrators_only(
         for _ in range(2):  # also when it is cached
             assert count_handles(snapshot, identity, "12345") == len(expected)
         pages = [list_by_offset(snapshot, identity, "12345", skip, 2) for skip in range(0, len(NAMES), 2)]
-        assert [each.handle for page in pages for each in page] == expected
+        found = [None if page is None else [each.handle for each in page] for page in pages]
+        assert found == ([None] * 5 if expected == KEPT else [NAMES[n : n + 2] for n in range(0, len(NAMES), 2)])
 
 
 def test_pages_about_namespaces_do_not_name_copies(registry: Registry) -> None:
@@ -113,6 +113,37 @@ def test_copies_are_no_longer_counted_when_they_are_deleted_or_hidden(registry: 
         made.do(Delete(handle(KEPT[0])), OPERATOR, "cli")
         with made.snapshot() as snapshot:
             assert count_handles(snapshot, NOBODY, "12345") == len(KEPT) - 1
+
+
+def test_copies_are_counted_in_steps(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither many handles nor many changes are examined at once, and an older snapshot changes nothing."""
+    with registry_in_memory() as made:
+        add_namespace(made, "12345", replace(PROFILES["free"], who_may_list=Audience.PUBLIC), admin(100, str(ANN)))
+        for name in NAMES:
+            made.do(Create(handle(name), (Value.text(1, "URL", "https://example.org/"),)), OPERATOR, "cli")
+        partition = replace(registry.rules.partition or pytest.fail("not divided"), misplaced={})
+        made.rules = replace(made.rules, partition=partition)
+        monkeypatch.setattr(listing, "MAX_SCANNED", 4)
+
+        def count() -> int | None:
+            with made.snapshot() as snapshot:
+                return count_handles(snapshot, NOBODY, "12345")
+
+        assert [count() for _ in range(5)] == [None, None, *[len(KEPT)] * 3]
+        with made.snapshot() as older:
+            assert older.reader.size
+            for number in range(6):
+                made.do(
+                    ReplaceRecord(handle(KEPT[0]), (Value.text(1, "URL", f"https://example.org/{number}"),)),
+                    OPERATOR,
+                    "cli",
+                )
+            assert [count() for _ in range(3)] == [None, len(KEPT), len(KEPT)]
+            known = dict(partition.misplaced)
+            assert count_handles(older, NOBODY, "12345") is None, "it is about later entries"
+            assert partition.misplaced == known
+        made.do(Delete(handle(LEFT[0])), OPERATOR, "cli")
+        assert [count() for _ in range(3)] == [None, None, len(KEPT)], "they are counted again"
 
 
 def test_nothing_is_suggested_for_handles_of_other_servers(registry: Registry) -> None:

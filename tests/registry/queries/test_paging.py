@@ -128,7 +128,7 @@ def listed_names(registry: Registry, identity: Identity, after: Place) -> tuple[
 def numbered_names(registry: Registry, identity: Identity, after: Place) -> tuple[Sequence[object], Place]:
     assert after is None
     with registry.snapshot() as snapshot:
-        return listing.list_by_offset(snapshot, identity, "12345", 2), None
+        return listing.list_by_offset(snapshot, identity, "12345", 2) or (), None
 
 
 def found_by(search: Search) -> Pages:

@@ -68,12 +68,14 @@ class NamespaceOverview:
     prefix: str
     policy: Policy
     count: int | None
-    """Its public handles; None unless everybody can list them."""
+    """Its public handles; None unless everybody can list them, and while `count_handles` does not know."""
     recent: tuple[LogEntry, ...] = ()
     """Its last changes, newest first; none unless everybody can list handles."""
     growth: tuple[tuple[str, int], ...] = ()
     """Days such as `2026-11-18`, and the number of its public handles at their end; none unless everybody can list
     handles and see the past."""
+    listed: bool = True
+    """Whether everybody can list its handles."""
 
 
 def is_listed(snapshot: Snapshot, prefix: str) -> bool:
@@ -134,7 +136,7 @@ def get_overview(context: Context, prefix: str, store: StatisticsStore | None) -
     snapshot = context.snapshot
     policy = get_policy(snapshot, prefix)
     if not is_listed(snapshot, prefix):
-        return NamespaceOverview(prefix, policy, None)
+        return NamespaceOverview(prefix, policy, None, listed=False)
     count = count_handles(snapshot, Anonymous(), prefix)
     page = list_recent(snapshot, Anonymous(), limit=RECENT_ENTRIES)
     recent = [entry for entry in page.items if fold(entry.handle.partition("/")[0]) == fold(prefix)]

@@ -14,11 +14,10 @@ they do not reveal handles.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Final
 
 from perseid.ledger.log.entry import Action, Entry, State
-from perseid.ledger.log.reader import CHUNK, LogReader
+from perseid.ledger.log.reader import LogReader
 from perseid.ledger.log.record_keys import key_range
 from perseid.names.handle import PREFIX_OF_PREFIXES, CaseRule, Handle, fold
 from perseid.registry.access import permissions
@@ -28,6 +27,7 @@ from perseid.registry.advice import AdviceKind
 from perseid.registry.commands.namespaces import homed_prefixes
 from perseid.registry.context import Context, not_hosted
 from perseid.registry.identity import Identity, LocalIdentity
+from perseid.registry.partition import MisplacedCount
 from perseid.registry.policy import case_rules
 from perseid.registry.policy.policy import Audience, Policy
 from perseid.registry.results import InvalidQuery, InvalidRequest, Refused
@@ -48,7 +48,6 @@ MAX_PREFIXES: Final = 100
 """Prefixes whose visibility is decided per page; each can require many group lookups."""
 
 _MAX_COUNTS: Final = 1_000  # numbers of copies that are cached: those of a few hundred namespaces
-_MAX_FOLLOWED: Final = 1_000  # entries that are read to see whether such a number is still valid
 _MIN_BATCH: Final = 50  # handles per read, so that a page of one does not skip hidden ones one by one
 _MAX_VERSIONS_BACK: Final = 32  # versions examined to find out what was public; a deletion is one of them
 
@@ -204,16 +203,16 @@ def _list_page(  # noqa: PLR0913 - filters
 
 def list_by_offset(
     snapshot: Snapshot, identity: Identity, name: str, skip: int, limit: int = DEFAULT_PAGE
-) -> tuple[ListedHandle, ...]:
+) -> tuple[ListedHandle, ...] | None:
     """Return the handles of all pages of `list_handles` without `owned`, from the one after `skip`. Raises `Refused`.
 
-    For clients that count pages. It costs what is skipped, and handles created meanwhile shift the others.
+    For clients that count pages. The database skips, and handles created meanwhile shift the others. None if copies of
+    handles of other servers are hidden from the caller, which the database cannot skip: use `list_handles`.
     """
     first, end, administers = _check_listing(snapshot, identity, name)
     states, limit = _visible_states(administers=administers), page_size(limit)
     if _hides_misplaced(snapshot, identity):
-        entries_here = _iter_in_states(snapshot, first, end, states, misplaced=False)
-        return tuple([ListedHandle(e.handle, e.state, e.seq) for e in islice(entries_here, skip, skip + limit)])
+        return None
     items: list[ListedHandle] = []
     more = True
     while more and len(items) < limit:
@@ -223,44 +222,48 @@ def list_by_offset(
     return tuple(items)
 
 
-def count_handles(snapshot: Snapshot, identity: Identity, name: str) -> int:
+def count_handles(snapshot: Snapshot, identity: Identity, name: str) -> int | None:
     """Return the number of handles on all pages of `list_handles` without `owned`. Raises `Refused`.
 
-    Copies of handles of other servers of the site are counted for those who see them.
+    Copies of handles of other servers of the site are counted for those who see them. None while it is not known how
+    many there are for the others: each call examines some, and the next one continues.
     """
     first, end, administers = _check_listing(snapshot, identity, name)
     states = _visible_states(administers=administers)
     count, partition = snapshot.reader.count_names(first, end, states), snapshot.rules.partition
     if partition is None or not _hides_misplaced(snapshot, identity):
         return count
-    return count - _count_misplaced(snapshot, partition.misplaced, first, end, states)
+    misplaced = _count_misplaced(snapshot, partition.misplaced, first, end, states)
+    return None if misplaced is None else count - misplaced
 
 
 def _count_misplaced(
-    snapshot: Snapshot, known: dict[object, tuple[int, int]], first: bytes, end: bytes, states: tuple[State, ...]
-) -> int:
-    """Count copies of handles of other servers. They only change if an administrator deletes some, so it is cached."""
+    snapshot: Snapshot, known: dict[object, MisplacedCount], first: bytes, end: bytes, states: tuple[State, ...]
+) -> int | None:
+    """Count copies of handles of other servers; None if there is more to examine than `MAX_SCANNED`.
+
+    They only change if an administrator deletes some. Then they are counted again.
+    """
     reader = snapshot.reader
-    key = (reader.ledger_id, first, end, states)
-    size, (seq, count) = reader.size, known.get(key, (-1, 0))
-    is_near = seq >= 0 and size - seq <= _MAX_FOLLOWED
-    if not is_near or any(snapshot.is_misplaced(change.handle) for change in reader.transitions(seq, size)):
-        count = sum(1 for _ in _iter_in_states(snapshot, first, end, states, misplaced=True))
-    if len(known) >= _MAX_COUNTS:
-        known.clear()
-    known[key] = (size, count)
-    return count
-
-
-def _iter_in_states(
-    snapshot: Snapshot, first: bytes, end: bytes, states: tuple[State, ...], *, misplaced: bool
-) -> Iterator[Entry]:
-    """Iterate over the latest entries of handles of this server, or of others."""
-    more = True
-    while more:
-        entries, more = snapshot.reader.names_in_states(first, end, states, CHUNK)
-        yield from [entry for entry in entries if snapshot.is_misplaced(entry.handle) is misplaced]
-        first = entries[-1].key + b"\0" if entries else first
+    key, size = (reader.ledger_id, first, end, states), reader.size
+    counted = known.get(key)
+    is_newer = counted is not None and counted.seq > size  # than this snapshot, or a restored ledger
+    if counted is None or is_newer:
+        counted = MisplacedCount(size, first, 0)
+    seq = min(size, counted.seq + MAX_SCANNED)
+    if any(snapshot.is_misplaced(change.handle) for change in reader.transitions(counted.seq, seq)):
+        counted = MisplacedCount(size, first, 0)
+    else:
+        counted = replace(counted, seq=seq)
+    if counted.seq == size and counted.first < end:
+        entries, more = reader.names_in_states(counted.first, end, states, MAX_SCANNED)
+        count = counted.count + sum(snapshot.is_misplaced(entry.handle) for entry in entries)
+        counted = MisplacedCount(size, entries[-1].key + b"\0" if more else end, count)
+    if not is_newer:
+        if len(known) >= _MAX_COUNTS:
+            known.clear()
+        known[key] = counted
+    return counted.count if (counted.seq, counted.first) == (size, end) else None
 
 
 def list_homed(snapshot: Snapshot, identity: Identity) -> tuple[str, ...]:

@@ -8,17 +8,21 @@ from typing import Any
 import pytest
 
 from perseid.names.handle import Handle
+from perseid.records.partition import find_server_index
 from perseid.records.record import Value
 from perseid.registry.commands.namespaces import SetPolicy
 from perseid.registry.commands.records import Create
 from perseid.registry.installation.setup import with_group_administrators
+from perseid.registry.partition import Partition
 from perseid.registry.policy.policy import PROFILES, Audience
 from perseid.registry.queries import listing, paging
 from perseid.server.http.compat import listing as api_listing
 from perseid.server.http.connection.responses import encode_head
 from perseid.server.http.messages import Client, Request
+from tests.registry.installation.server_files import site
 from tests.server.http.contexts import STRANGER, Harness, basic, harness, in_session, json_of
 from tests.server.installations import OPERATOR, PREFIX
+from tests.wire.key_material import SERVER_KEY
 
 ALL = sorted(
     [f"{PREFIX}/n{number}" for number in range(50)] + [f"{PREFIX}/{name}" for name in ("long", "longer", "private")]
@@ -185,6 +189,23 @@ def test_hidden_handles_are_skipped(server: Harness, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(listing, "MAX_SCANNED", 50)
     assert listed(server, LIST, headers={}) == {"responseCode": 1, "prefix": PREFIX, "totalCount": "53", "handles": ALL}
     assert listed(server, LIST)["totalCount"] == "173"
+
+
+def test_copies_of_a_divided_site_are_skipped_in_steps(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The total is left out until it is known."""
+    policy = replace(with_group_administrators(PROFILES["free"]), who_may_list=Audience.PUBLIC)
+    server.registry.do(SetPolicy(PREFIX, policy), OPERATOR, "cli")
+    whole = replace(site(SERVER_KEY), servers=site(SERVER_KEY).servers * 2)
+    monkeypatch.setattr(server.registry, "rules", replace(server.registry.rules, partition=Partition(whole, 0)))
+    monkeypatch.setattr(api_listing, "MAX_PAGE", 10)
+    monkeypatch.setattr(listing, "MAX_SCANNED", 20)
+    own = [name for name in ALL if find_server_index(name.encode(), 2, 2) == 0]
+    pages = [listed(server, f"{LIST}&page={page}&pageSize=7", headers={}) for page in range(5)]
+    assert [page.get("totalCount") for page in pages] == [None, None, *[str(len(own))] * 3]
+    assert [name for page in pages for name in page["handles"]] == own
+    expected = {"responseCode": 1, "prefix": PREFIX, "totalCount": str(len(own)), "handles": own}
+    assert listed(server, LIST, headers={}) == expected
+    assert listed(server, f"{LIST}&page=99&pageSize=7", headers={})["handles"] == []
 
 
 def test_permission_is_checked_for_each_page(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

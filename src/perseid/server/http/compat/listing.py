@@ -88,7 +88,9 @@ async def _list_page(call: Call, prefix: str) -> Response:
     else:
         skip, limit, numbers = 0, None, {}
     first = await call.read(lambda context: _read_first_page(context, prefix, skip, limit), prefix)
-    begin = begin | {"totalCount": str(first.total)} | numbers
+    begin = begin | ({} if first.total is None else {"totalCount": str(first.total)}) | numbers
+    if first.total is None or first.items is None:
+        return _streaming_response(call, begin, _stream_pages(call, prefix, 0, skip, limit))
     remaining = first.total - skip if limit is None else min(limit, first.total - skip)
     if remaining <= MAX_PAGE:
         return call.respond(begin | {"handles": _names(first.items)}, name=prefix)
@@ -122,14 +124,23 @@ async def _stream_names(
 ) -> AsyncIterator[list[str]]:
     """The handles in order, page by page; the permission is checked for each page."""
     yield _names(first)
-    remaining -= len(first)
-    last, more = first[-1].seq, True
-    while remaining > 0 and more:
+    async for names in _stream_pages(call, prefix, first[-1].seq, 0, remaining - len(first)):
+        yield names
+
+
+async def _stream_pages(
+    call: Call, prefix: str, last: int, skip: int, remaining: int | None
+) -> AsyncIterator[list[str]]:
+    """The handles after an entry, without some; all of them if nothing else is `remaining`."""
+    more = True
+    while more and remaining != 0:
         page = await _next_page(call, prefix, last)
         last, more = page.last, page.more  # a page may be empty although there are more
-        if names := _names(page.items[:remaining]):
+        names = _names(page.items[skip:])[:remaining]
+        skip = max(0, skip - len(page.items))
+        if names:
             yield names
-        remaining -= len(names)
+        remaining = None if remaining is None else remaining - len(names)
 
 
 async def _next_page(call: Call, prefix: str, last: int) -> Page[ListedHandle]:
@@ -138,16 +149,18 @@ async def _next_page(call: Call, prefix: str, last: int) -> Page[ListedHandle]:
 
 @dataclass(frozen=True, slots=True)
 class _FirstPage:
-    """The total number of handles, and the first page of those requested."""
+    """The total number of handles, and the first page of those requested, if they are known."""
 
-    total: int
-    items: tuple[ListedHandle, ...]
+    total: int | None
+    """None if it is not known yet."""
+    items: tuple[ListedHandle, ...] | None
+    """None if pages have no numbers: see `list_by_offset`."""
 
 
 def _read_first_page(context: Context, prefix: str, skip: int, limit: int | None) -> _FirstPage:
     total = count_handles(context.snapshot, context.identity, prefix)
     size = MAX_PAGE if limit is None else min(limit, MAX_PAGE)
-    if not size or skip >= total:
+    if not size or (total is not None and skip >= total):
         return _FirstPage(total, ())
     return _FirstPage(total, list_by_offset(context.snapshot, context.identity, prefix, skip, size))
 

@@ -158,6 +158,7 @@ async def _namespace_page(request_context: RequestContext, prefix: str) -> Respo
         retired=found.policy.retired,
         rules=explain_policy(found.policy),
         count=None if found.count is None else f"{found.count:,}",
+        listed=found.listed,
         recent=[_show_change(entry, settings) for entry in found.recent],
         growth=_draw_growth(found),
         record=f"{path_to(prefix, settings)}?noredirect",
