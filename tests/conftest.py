@@ -6,11 +6,13 @@ are no deadlines, because no test asserts how long something takes. `EXAMPLES=10
 that everybody waits for.
 """
 
+import fcntl
 import gc
 import os
 import shutil
 import tempfile
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -86,6 +88,8 @@ MEMORY: Final = Path("/dev/shm")
 MEMORY_BYTES: Final = 8 << 30
 """What must be free there: several times what all tests write, and what their processes take."""
 
+_PREFIX: Final = "perseid-tests-"
+
 _HERE: Final = Path(__file__).resolve().parent
 
 settings.register_profile("perseid", deadline=None, max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
@@ -105,12 +109,33 @@ def pytest_configure(config: pytest.Config) -> None:
     disk everybody waits for everybody's `fsync`.
     """
     if config.getoption("dist", "no") != "no" and config.option.basetemp is None and _has_memory():
-        for left in MEMORY.glob("tests-*-*"):  # by a run that was killed
-            if not Path("/proc", left.name.split("-")[1]).exists():
+        _remove_left()
+        folder = tempfile.mkdtemp(prefix=_PREFIX, dir=MEMORY)
+        lock = _lock(Path(folder))
+        config.option.basetemp = str(Path(folder, "t"))
+        config.add_cleanup(lambda: (shutil.rmtree(folder, ignore_errors=True), os.close(lock)))
+
+
+def _remove_left() -> None:
+    """Remove the folders of runs that were killed: nobody has locked them any more."""
+    for left in MEMORY.glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # in use, somebody else's, or just removed
+            lock = _lock(left)
+            try:
                 shutil.rmtree(left, ignore_errors=True)
-        folder = tempfile.mkdtemp(prefix=f"tests-{os.getpid()}-", dir=MEMORY)
-        config.option.basetemp = folder
-        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+            finally:
+                os.close(lock)
+
+
+def _lock(folder: Path) -> int:
+    """Lock a folder until the descriptor is closed. Raises `OSError`."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
 
 
 def _has_memory() -> bool:

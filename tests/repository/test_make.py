@@ -273,13 +273,20 @@ def test_files_of_parallel_tests_are_in_memory_if_there_is_enough(
 
     monkeypatch.setattr(conftest, "MEMORY", tmp_path)
     monkeypatch.setattr(conftest, "MEMORY_BYTES", 0)
-    (tmp_path / f"tests-{2**30}-left").mkdir()  # by a process that no system has
+    left, used, foreign = (tmp_path / f"{start}left" for start in ("perseid-tests-", "perseid-tests-1", "tests-"))
+    for each in (left, used, foreign):
+        (each / "t").mkdir(parents=True)
+    lock = conftest._lock(used)
     assert (basetemp("no"), basetemp("loadfile", "elsewhere")) == (None, "elsewhere")
     folder = basetemp("loadfile")
     assert folder is not None
-    assert list(tmp_path.iterdir()) == [Path(folder)]
+    assert {*tmp_path.iterdir()} == {Path(folder).parent, used, foreign}, "what others have stays"
+    with pytest.raises(BlockingIOError):
+        conftest._lock(Path(folder).parent)
+    Path(folder).mkdir()
     for cleanup in cleanups:
         cleanup()
-    assert list(tmp_path.iterdir()) == []
+    assert {*tmp_path.iterdir()} == {used, foreign}
+    os.close(lock)
     monkeypatch.setattr(conftest, "MEMORY_BYTES", 1 << 62)
     assert basetemp("loadfile") is None
