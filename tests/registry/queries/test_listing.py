@@ -470,7 +470,7 @@ def test_s1_owners_see_their_hidden_handles_in_an_open_list(here: Registry, monk
         by_number = listing.list_by_offset(snapshot, ANN, "12345", 0)
         assert list_handles(snapshot, ANN, "12345", owned=False).items == by_number
         assert by_number is not None
-        assert len(by_number) == listing.count_handles(snapshot, ANN, "12345") < len(names(here, ANN))
+        assert listing.count_handles(snapshot, ANN, "12345") == len(by_number) < len(names(here, ANN))
     monkeypatch.setattr(listing, "MAX_PAGE_LOOKUPS", 0)  # the page ends before a check is denied for lack of lookups
     assert names(here, ANN) == names(here, LISTER)
 
