@@ -335,7 +335,7 @@ def test_a_server_reports_until_it_is_stopped(here: Site, monkeypatch: pytest.Mo
                 )
             with monkeypatch.context() as patched:  # as for another installation
                 patched.setattr(_ports, "find_users", lambda _: None)
-                assert "not by this installation" in here("check --quick", environ=ports).out
+                assert here("check --quick --json", environ=ports).json["ok"] is False
         assert read_reports(store) == []
 
 

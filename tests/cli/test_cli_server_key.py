@@ -283,31 +283,39 @@ STOP = "stop it, or change native.port"
 
 
 @pytest.mark.parametrize(
-    ("tcp", "udp", "code", "expected"),
+    ("users", "tcp", "udp", "code", "expected"),
     [
-        (PortStatus(), PortStatus(), 0, [("ok", "TCP, UDP) is free", "")]),
+        ([os.getpid()], PortStatus(), PortStatus(), 0, [("ok", "TCP, UDP) is free", "")]),
         (
+            [os.getpid()],
             replace(IN_USE, owners=(OWN,)),
             replace(IN_USE, owners=(OWN,)),
             0,
             [("ok", "TCP, UDP) is in use by the running server of this installation", "")],
         ),
         (
+            None,
             PortStatus(),
-            replace(IN_USE, owners=(ANOTHER,)),
-            0,
-            [
-                ("ok", "TCP) is free", ""),
-                ("note", f"UDP) is in use by {ANOTHER}, not by this installation", STOP),
-            ],
+            replace(IN_USE, owners=(OTHER, ANOTHER)),
+            1,
+            [("ok", "TCP) is free", ""), ("error", f"UDP) is in use by {OTHER}, {ANOTHER}", STOP)],
         ),
         (
+            [],
+            PortStatus(),
+            replace(IN_USE, owners=(OTHER, ANOTHER)),
+            0,
+            [("ok", "TCP) is free", ""), ("note", f"UDP) is in use by {OTHER}, {ANOTHER}", STOP)],
+        ),
+        (
+            [os.getpid()],
             replace(IN_USE, owners=(OTHER,)),
             PortStatus(),
             1,
             [("error", f"TCP) is in use by {OTHER}", STOP), ("ok", "UDP) is free", "")],
         ),
         (
+            [os.getpid()],
             IN_USE,
             IN_USE,
             1,
@@ -320,6 +328,7 @@ STOP = "stop it, or change native.port"
             ],
         ),
         (
+            [os.getpid()],
             PortStatus("No"),
             PortStatus("No"),
             1,
@@ -336,6 +345,7 @@ STOP = "stop it, or change native.port"
 def test_check_reports_ports_in_use(
     here: Site,
     monkeypatch: pytest.MonkeyPatch,
+    users: list[int] | None,
     tcp: PortStatus,
     udp: PortStatus,
     code: int,
@@ -343,7 +353,7 @@ def test_check_reports_ports_in_use(
 ) -> None:
     statuses = {False: tcp, True: udp}
     monkeypatch.setattr(_ports, "check_port", lambda _host, _port, udp: statuses[udp])
-    monkeypatch.setattr(_ports, "find_users", lambda _: [os.getpid()])
+    monkeypatch.setattr(_ports, "find_users", lambda _: users)
     found = findings(here, "ports", code, environ={"PERSEID_METRICS_ENABLED": "no", "PERSEID_HTTP_ENABLED": "no"})
     where = "127.0.0.1:2641 (native, "
     assert [(each["level"], each["message"].removeprefix(where), each["advice"]) for each in found] == expected

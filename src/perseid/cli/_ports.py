@@ -27,7 +27,8 @@ class _Endpoint:
 
 def port_findings(directory: Path, config: Config) -> Iterator[Finding]:
     """Yield whether each port is free, or which process uses it."""
-    own = find_users(directory) or ()
+    users = find_users(directory)
+    own = users or ()
     endpoints = [_Endpoint("native", config.native.host, config.native.port, (Transport.TCP, Transport.UDP))]
     if config.http.enabled:
         endpoints.append(_Endpoint("http", config.http.host, config.http.port, (Transport.TCP,)))
@@ -47,10 +48,12 @@ def port_findings(directory: Path, config: Config) -> Iterator[Finding]:
             if any(owner.process in own for owner in status.owners):
                 yield Finding("ports", Level.OK, f"{address} is in use by the running server of this installation")
             else:
-                yield _port_finding(status, address, endpoint, config)
+                yield _port_finding(status, address, endpoint, config, may_be_own=users == [])
 
 
-def _port_finding(status: PortStatus, address: str, endpoint: _Endpoint, config: Config) -> Finding:
+def _port_finding(
+    status: PortStatus, address: str, endpoint: _Endpoint, config: Config, *, may_be_own: bool
+) -> Finding:
     if not status.problem:
         return Finding("ports", Level.OK, f"{address} is free")
     host, port = f"{endpoint.section}.host", f"{endpoint.section}.port"
@@ -64,6 +67,5 @@ def _port_finding(status: PortStatus, address: str, endpoint: _Endpoint, config:
     if not status.owners:
         message = f"{address} is in use by an unknown process, perhaps of another user"
         return Finding("ports", Level.ERROR, message, f"find it with: ss -lntup; {advice}")
-    is_perseid = any("perseid" in owner.command for owner in status.owners)
-    message = f"{address} is in use by {status.owners[0]}" + (", not by this installation" if is_perseid else "")
-    return Finding("ports", Level.NOTE if is_perseid else Level.ERROR, message, advice)
+    message = f"{address} is in use by {', '.join(map(str, status.owners))}"
+    return Finding("ports", Level.NOTE if may_be_own else Level.ERROR, message, advice)
