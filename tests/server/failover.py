@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import cycle
@@ -40,9 +40,9 @@ MAX_RECOVERY: Final = 10.0
 """Seconds after a promotion until a change is acknowledged again."""
 
 
-def perseid(*words: object) -> str:
+def perseid(*words: object, environ: Mapping[str, str] | None = None) -> str:
     """Run a command; return its output."""
-    done = call(*map(str, words))
+    done = call(*map(str, words), environ=environ)
     assert done.code == 0, done
     return done.out
 
