@@ -406,6 +406,8 @@ def test_unopened_ledger_finds_handles_and_refuses_everything_else(
     with Ledger(log, Answers(tmp_path / "answers")) as ledger:
         ledger.append(change("a", url("1")))
         assert ledger.answers.catch_up(ledger.open_reader)
+    with UnopenedLedger(log_of_today(store), Answers(tmp_path / "new"), StorageFull("the disk is full")) as ledger:
+        assert not ledger.ready
     unopened = UnopenedLedger(log_of_today(store), Answers(tmp_path / "answers"), StorageFull("the disk is full"))
     with unopened as ledger:
         assert ledger.ready

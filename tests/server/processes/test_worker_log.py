@@ -39,6 +39,8 @@ def test_refused_changes_are_logged_once_and_again_after_recovery_or_a_long_paus
     ]
     for problem, now in steps:
         log.update(problem, now)
+    log.update(StorageFull("the disk is full"), REMINDER_INTERVAL + 9, resolves=False)
+    no_view = "public resolution does not work, as the answers view is missing or behind the ledger"
     goes_on = "; public resolution continues"
     refused = f"changes are refused{goes_on}"
     hint = "To see what is wrong, run: perseid check"
@@ -51,9 +53,10 @@ def test_refused_changes_are_logged_once_and_again_after_recovery_or_a_long_paus
         f"changes are refused until the database can be used{goes_on}: the database connection was lost. {hint}",
         f"{refused}: the service is read-only for maintenance. To accept changes again, run: perseid read-only off",
         f"{refused}: {LostEntries.after(9, 7)}",
+        f"changes are refused; {no_view}: the disk is full. Free disk space",
     ]
-    assert [record.levelname for record in caplog.records][-2:] == ["WARNING", "ERROR"]
-    assert "accept the loss on every node: perseid rebuild answers" in caplog.records[-1].message
+    assert [record.levelname for record in caplog.records][-3:] == ["WARNING", "ERROR", "ERROR"]
+    assert "accept the loss on every node: perseid rebuild answers" in caplog.records[-2].message
 
 
 def test_failed_save_of_known_clients_is_retried_and_logged_once(

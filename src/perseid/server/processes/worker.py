@@ -160,8 +160,8 @@ class ProblemLog:
         self._last: Exception | None = None
         self._reminder_due = 0.0
 
-    def update(self, problem: Exception | None, now: float) -> None:
-        """Note why changes are refused at the moment; None if they are accepted."""
+    def update(self, problem: Exception | None, now: float, *, resolves: bool = True) -> None:
+        """Note why changes are refused at the moment, None if they are accepted; and whether public handles resolve."""
         last, self._last = self._last, problem
         if problem is None:
             if last is not None:
@@ -171,8 +171,11 @@ class ProblemLog:
             until = " until the database can be used" if type(problem) is StoreUnavailable else ""
             text = str(problem).removesuffix("; retry")  # that is for clients
             level = logging.WARNING if isinstance(problem, ReadOnlyMode) else logging.ERROR
-            message = "changes are refused%s; public resolution continues: %s%s"
-            _logger.log(level, message, until, text, _ADVICE.get(type(problem), _CHECK))
+            resolution = (
+                "continues" if resolves else "does not work, as the answers view is missing or behind the ledger"
+            )
+            message = "changes are refused%s; public resolution %s: %s%s"
+            _logger.log(level, message, until, resolution, text, _ADVICE.get(type(problem), _CHECK))
 
 
 _CHECK: Final = ". To see what is wrong, run: perseid check"
@@ -461,7 +464,8 @@ class Worker:
             due += max(0.0, lag)
             ledger = self._installation.ledger
             if self._options.worker == 0:  # one of them is enough
-                self._problem_log.update(ledger.write_problem, monotonic())
+                problem = ledger.write_problem
+                self._problem_log.update(problem, monotonic(), resolves=problem is None or ledger.ready)
             if isinstance(ledger, UnopenedLedger) and self._can_open(ledger):
                 _logger.warning("the ledger can be opened again; this process ends, and the next one opens it")
                 self._stopping.set()
