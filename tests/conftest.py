@@ -113,7 +113,8 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.mkdtemp(prefix=_PREFIX, dir=MEMORY)
         lock = _lock(Path(folder))
         config.option.basetemp = str(Path(folder, "t"))
-        config.add_cleanup(lambda: (shutil.rmtree(folder, ignore_errors=True), os.close(lock)))
+        config.add_cleanup(lambda: os.close(lock))
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def _remove_left() -> None:
