@@ -186,7 +186,16 @@ def test_completion_exists_for_other_shells(shell: str) -> None:
 
 def test_words_that_no_argument_takes_are_advised() -> None:
     for arguments, advice in (
-        ("create 12345/a b --url x", "Put text with blanks in quotes: '12345/a b'"),
+        ("create 12345/a b --url x", "Usage: perseid create [OPTIONS] HANDLE"),
+        ("create 12345/a TITLE=Foo", "Did you mean --value TITLE=Foo?"),
+        ("create 12345/a TITLE=Foo Bar 2:EMAIL=a@b.c", "Did you mean --value 'TITLE=Foo Bar' --value 2:EMAIL=a@b.c?"),
+        ("create 12345/a URL http://a/?b=c", "Did you mean --url 'http://a/?b=c'?"),
+        ("set 12345/a URL http://a/?b=c", "Did you mean URL='http://a/?b=c'?"),
+        ("set 12345/a URL library.org", "Did you mean URL=library.org?"),
+        ("mint 12345 3", "Did you mean --count 3?"),
+        ("log 12345/a", "Did you mean perseid history 12345/a?"),
+        ("find url library.org", "Did you mean --host library.org?"),
+        ("find url http://a/b", "Did you mean --url http://a/b?"),
         ("mint 12345 map", "Usage: perseid mint [OPTIONS] PREFIX"),
         ("find old coast", "Did you mean perseid find --words 'old coast'?"),
     ):

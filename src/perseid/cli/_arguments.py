@@ -255,6 +255,9 @@ FILE_PREFIX: Final = "@"
 
 _SYNTAX = "[INDEX:]TYPE=DATA, as in URL=https://example.org/ or 2:EMAIL=help@example.org"
 _VALUE = re.compile(r"(?:(?P<index>[0-9]{1,10}):)?(?P<type>[^=!]+)(?:!(?P<mark>[^=]*))?=(?P<data>.*)", re.DOTALL)
+_PAIR: Final = (re.compile(r"[^\s=]+"), re.compile(r"(?![^\s=/:?]+=).+", re.DOTALL))
+"""A type and its data without the sign between them."""
+
 _PERMISSIONS = {"private": PRIVATE_PERMISSIONS, "public": DEFAULT_PERMISSIONS}
 _MAX_INDEX = 0x7FFF_FFFF
 
@@ -305,10 +308,17 @@ def parse_value(text: str) -> "PartialValue":
 
 def parse_values(texts: Iterable[str] | None, url: str | None = None) -> "tuple[PartialValue, ...]":
     """Parse the values of a command."""
+    texts = list(texts or ())
+    if len(texts) == len(_PAIR) and all(map(re.fullmatch, _PAIR, texts)):
+        from shlex import quote  # noqa: PLC0415 - only errors need it
+
+        error = typer.BadParameter(f"{quote_text(texts[0])} is not a value; use {_SYNTAX}")
+        vars(error)["possibilities"] = [f"{texts[0]}={quote(texts[1])}"]
+        raise error
     from perseid.registry.commands.records import PartialValue  # noqa: PLC0415 - as above
 
     first = () if url is None else (PartialValue(URL, _parse_data(URL, url)),)
-    return (*first, *[parse_value(text) for text in texts or ()])
+    return (*first, *[parse_value(text) for text in texts])
 
 
 def read_record(path: str) -> tuple[Value, ...]:

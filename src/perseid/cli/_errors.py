@@ -138,17 +138,35 @@ def report_usage_error(error: Any, *, json: bool = False) -> int:
 _EXTRA_ARGUMENTS: Final = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", re.DOTALL)
 
 
+_VALUE_START: Final = re.compile(r"(?:[0-9]+:)?[^\s=/:?][^\s=:?]*=")
+"""The beginning of a value, as in TITLE=Foo; not of a URL with a query."""
+
+_VALUE_SPLIT: Final = re.compile(rf" (?={_VALUE_START.pattern})")
+
+
 def _advise_arguments(context: Any, message: str) -> tuple[str, ...]:
-    """What to do about arguments that a command does not have: words to find, or text without quotes."""
+    """What to do about arguments that a command does not have: the options that take them, or another command."""
     match = _EXTRA_ARGUMENTS.match(message)
     if match is None or context is None:
         return ()
-    params, extra = context.command.params, match[1]
-    if any("--words" in param.opts for param in params):
-        return (f"Did you mean {context.command_path} --words {quote(extra)}?",)
-    before = [context.params.get(param.name) for param in params if param.param_type_name == "argument"]
-    is_handle = before and isinstance(before[-1], str) and "/" in before[-1]
-    return (f"Put text with blanks in quotes: {quote(f'{before[-1]} {extra}')}",) if is_handle else ()
+    path = context.command_path
+    options = {name: str(param.metavar) for param in context.command.params for name in param.opts}
+    first, _, rest = match[1].partition(" ")
+    if "TYPE=DATA" in options.get("--value", "") and _VALUE_START.match(first):
+        values = _VALUE_SPLIT.split(match[1])
+        return (f"Did you mean {' '.join(f'--value {quote(each)}' for each in values)}?",)
+    if rest and f"--{first.lower()}" in options:
+        option = (
+            "--host" if first.lower() == "url" and "--host" in options and "/" not in rest else f"--{first.lower()}"
+        )
+        return (f"Did you mean {option} {quote(rest)}?",)
+    if "--words" in options:
+        return (f"Did you mean {path} --words {quote(match[1])}?",)
+    if "--count" in options and match[1].isdecimal():
+        return (f"Did you mean --count {match[1]}?",)
+    if path == "perseid log" and "/" in first:
+        return (f"Did you mean perseid history {quote(first)}?",)
+    return ()
 
 
 def exit_code_of(code: Any) -> int:
