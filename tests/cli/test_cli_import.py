@@ -100,6 +100,17 @@ def test_files_for_the_user_have_the_delimiter_of_the_table(here: Site) -> None:
     assert problems[1].startswith("b.example;B;3;URL;")
 
 
+def test_invalid_rows_of_a_minted_file_are_kept(here: Site) -> None:
+    """The file cannot be minted again to ask for them."""
+    write("t.csv", ("TITLE", "URL"), ("A", "https://a.example/"), ("B", "b.example"))
+    minting = f"import t.csv --mint --prefix {PREFIX} --skip-invalid --yes"
+    assert "1 of 2 rows is invalid. Correct it in t.invalid.csv and import" in here.ok(minting).err
+    assert [row["TITLE"] for row in read("t.invalid.csv")] == ["B"]
+    assert "remove" not in here(minting).err, "the file with the handles stays"
+    refused = here(f"{minting} --mint-again -o more.csv")
+    assert (refused.code, "t.invalid.csv exists" in refused.err) == (1, True), refused
+
+
 def test_advice_for_a_tombstone_works(here: Site) -> None:
     write("t.csv", ("handle", "URL"), (f"{PREFIX}/a", "https://a.example/"))
     here.ok("import t.csv --yes")

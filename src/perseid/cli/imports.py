@@ -182,7 +182,7 @@ def import_file(  # noqa: PLR0913 - options
 
     The import is one job: `perseid jobs resume` resumes it, and `perseid undo` undoes it. If nothing changes, no job is
     created. With `--mint`, the file is written again with a handle in each row, beside the original (FILE.minted.csv)
-    or to `--output`.
+    or to `--output`; with `--skip-invalid` too, the invalid rows go to FILE.invalid.csv unless `--report` names a file.
 
     For example:
         perseid import --template
@@ -218,6 +218,9 @@ def import_file(  # noqa: PLR0913 - options
         skip_invalid=skip_invalid,
     )
     minted = _choose_output(file, output) if (mint and not dry_run) or handles_of else None
+    # A file is minted once, so its invalid rows could not be asked for later.
+    beside = Path(file) if file != STANDARD_INPUT else minted
+    default_report = _name_beside(beside, "invalid") if beside and mint and skip_invalid and not dry_run else None
     with _open_source(file) as source, open_target(directory, acting_as) as opened:
         target = opened if acting_as and isinstance(opened, LocalTarget) else _sign_in(opened, source, query)
         imports: Imports = LocalImports(target) if isinstance(target, LocalTarget) else target
@@ -230,7 +233,7 @@ def import_file(  # noqa: PLR0913 - options
         _remark_identity(checked, acting_as)
         try:
             command.show(checked, dry_run=dry_run)
-            command.report(checked, report)
+            command.report(checked, report, default_report)
             if dry_run or not has_changes(checked.outcomes):
                 if not dry_run:  # no error, as in `rewrite`: the command may have been run before
                     _print_unchanged(checked, json=json)
@@ -238,6 +241,8 @@ def import_file(  # noqa: PLR0913 - options
                 return
             if not yes:
                 confirm(_describe_changes(checked))
+            if checked.invalid and report is None and default_report is not None:
+                command.write_report(checked, default_report)
             job = imports.apply_import(checked.id, note=note, check=checked.check)
         except BaseException:
             imports.discard_import(checked.id)
@@ -355,15 +360,23 @@ class _Import:
         if not dry_run and checked.changes > MAX_SHOWN:
             print_message(f"… and {checked.changes - MAX_SHOWN:,} more; --dry-run shows them")
 
-    def report(self, checked: ImportResponse, path: Path | None) -> None:
-        """Report invalid rows; fail unless they are skipped."""
+    def write_report(self, checked: ImportResponse, path: Path) -> None:
+        """Write the invalid rows with their problems."""
+        with open_atomically(path) as to:
+            self._imports.write_import_report(checked.id, to)
+
+    def report(self, checked: ImportResponse, path: Path | None, default: Path | None) -> None:
+        """Report invalid rows; fail unless they are skipped. `default` is written when the import is confirmed."""
         if not checked.invalid:
             return
         if path is not None:
-            with open_atomically(path) as to:
-                self._imports.write_import_report(checked.id, to)
+            self.write_report(checked, path)
         else:
             self._print_problems(checked)
+            if default is not None and has_changes(checked.outcomes):
+                if default.exists():
+                    raise CommandFailed(f"{default} exists", "Choose another file for the invalid rows with --report")
+                path = default
         if checked.advice_kind and not self._json:
             print_message(to_sentence(render_problem(checked)))
         them = "it" if checked.invalid == 1 else "them"
@@ -488,12 +501,15 @@ def _choose_output(file: str, output: Path | None) -> Path:
     if output is None:
         if file == STANDARD_INPUT:
             raise typer.BadParameter("is required with standard input", param_hint="--output")
-        path = Path(file)
-        suffix = path.suffix if path.suffix in (".jsonl", ".ndjson") else ".csv"
-        output = path.with_name(f"{path.stem}.minted{suffix}")
+        output = _name_beside(Path(file), "minted")
     if output.exists():
-        raise CommandFailed(f"{output} exists", "Choose another file with --output, or remove it")
+        raise CommandFailed(f"{output} exists", "Choose another file with --output")
     return output
+
+
+def _name_beside(path: Path, kind: str) -> Path:
+    suffix = path.suffix if path.suffix in (".jsonl", ".ndjson") else ".csv"
+    return path.with_name(f"{path.stem}.{kind}{suffix}")
 
 
 def _write_minted(imports: Imports, job: str, source: BinaryIO, query: ImportQuery, path: Path) -> None:
