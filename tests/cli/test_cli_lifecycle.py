@@ -115,6 +115,7 @@ def test_tombstone_requires_a_reason_and_an_existing_replacement(here: Site) -> 
     refused(
         here("tombstone 12345/x --reason gone --replaced-by 12345/none"), "12345/none does not exist or is not public"
     )
+    refused(here("tombstone 12345/x --reason gone --replaced-by https://library.org/"), "Use a handle, as in", code=2)
     assert state(here) == "published"
 
 

@@ -64,7 +64,10 @@ _USAGE_TYPES: Final = frozenset({"invalid-cursor", "invalid-query", "invalid-req
 """Problem types of servers that mean wrong usage."""
 
 _RULE_ADVICE: Final = {
-    "U4": ("To accept your own resolver, use --resolver, as in --resolver http://example.org/hdl",),
+    "U4": (
+        "Use a handle, as in 12345/x, not the address of a web page",
+        "To accept your own resolver, use --resolver, as in --resolver http://example.org/hdl",
+    ),
     "U7": ("Write it as a URI, as in hdl:12345/x, or omit --strict",),
 }
 """Rules with an option about them."""

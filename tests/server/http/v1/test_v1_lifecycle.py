@@ -99,6 +99,12 @@ def test_invalid_tombstones_are_refused(shared: Harness, order: dict[str, Any], 
     problem(send(shared, "POST", at("12345/n6", "/tombstone"), order, headers=basic()), slug)
 
 
+def test_replacement_is_a_handle_not_the_address_of_a_web_page(shared: Harness) -> None:
+    order = {"reason": "gone", "replaced_by": "https://library.org/"}
+    found = problem(send(shared, "POST", at("12345/n6", "/tombstone"), order, headers=basic()), "invalid-name")
+    assert found["advice"].startswith("Use a handle, as in 12345/x, not the address of a web page. To read")
+
+
 # Handed over
 
 

@@ -117,15 +117,16 @@ def to_problem(error: Exception, request_context: RequestContext) -> ProblemResp
 
 def _invalid_name_problem(error: InvalidName, url: str) -> Problem:
     """Name the invalid character (counted from 1) and the rule."""
+    where = error.where if isinstance(error, InvalidNameParameter) else ""
     at = "" if error.position is None else f"At character {error.position + 1}: "
     return make_problem(
         "invalid-name",
         f"{at}{error.message}",
         url,
-        advice=rule_advice(error.rule),
+        advice=rule_advice(error.rule, where),
         rule=error.rule,
         code=int(ResponseCode.INVALID_HANDLE),
-        where=error.where if isinstance(error, InvalidNameParameter) else "",
+        where=where,
     )
 
 
@@ -282,13 +283,16 @@ def render_advice(advice: Advice | None) -> str:
     return render(advice, ADVICE_TEXTS, partial(quote, safe="", errors="replace"))
 
 
-def rule_advice(rule: str) -> str:
-    """Return advice about a broken rule."""
-    return f"{_RULE_ADVICE.get(rule, '')}To read the rule: GET {BASE}/names/rules/{rule}"
+def rule_advice(rule: str, where: str = "") -> str:
+    """Return advice about a rule that the part `where` of the request breaks."""
+    advice = _RESOLVER_ADVICE if (rule, where) == ("U4", "text") else _RULE_ADVICE.get(rule, "")
+    return f"{advice}To read the rule: GET {BASE}/names/rules/{rule}"
 
+
+_RESOLVER_ADVICE: Final = "Add your resolver with the parameter resolver. "
+"""Only routes with the parameter `text` have it."""
 
 _RULE_ADVICE: Final = {
-    "U4": "Add your resolver with the parameter resolver. ",
+    "U4": "Use a handle, as in 12345/x, not the address of a web page. ",
     "U7": "Write it as a URI, as in hdl:12345/x, or omit strict. ",
 }
-"""Rules with a parameter about them."""
