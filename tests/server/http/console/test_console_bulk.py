@@ -313,6 +313,16 @@ def test_undo_that_is_not_allowed_has_no_button(user: ConsoleUser, server: Harne
     assert not user.has_form("/undo")
 
 
+def test_change_to_an_empty_value_is_no_removal(user: ConsoleUser, server: Harness) -> None:
+    name = Handle.parse("12345/empty")
+    server.registry.do(Create(name, (Value.text(1, "DESC", ""),)), ADMINISTRATOR_KEY, "http")
+    job = runner.start_job(server.registry, "import", {"file": "rows.csv"}, ADMINISTRATOR_KEY, "http")
+    server.registry.do(SetValues(name, (PartialValue("DESC", b"new", 1),)), ADMINISTRATOR_KEY, "http", job_id=job.id)
+    server.registry.ledger.change(EndJob(job.id))
+    user.get(f"/console/jobs/{job.id}/undo")
+    assert '12345/empty DESC new ""' in user.text
+
+
 def test_undo_of_a_reservation_leaves_it(user: ConsoleUser, server: Harness) -> None:
     job = runner.start_job(server.registry, "reserve", {"prefix": "12345"}, ADMINISTRATOR_KEY, "http")
     reserved = tuple([Handle.parse(f"12345/r{number}") for number in range(2)])

@@ -15,10 +15,13 @@ from perseid.registry.commands.records import PartialValue, Remove, ReplaceRecor
 from perseid.registry.queries.namespaces import ChangePolicy
 from perseid.registry.queries.resolve import Query
 from perseid.schema.names import rules
+from perseid.schema.records import WarningInfo
 from perseid.server.http.console import records, requests
+from perseid.server.http.console.advice import describe_warning
 from perseid.server.http.console.values import MAX_ROWS, Change, Row, compare, merge
 from tests.server.http.console.console_user import ConsoleUser
 from tests.server.http.contexts import Harness, harness
+from tests.server.http.pseudo_locale import marked
 from tests.server.http.resolver.resolver_records import create
 from tests.server.installations import OPERATOR, SECRET
 
@@ -449,11 +452,18 @@ def test_warnings_of_a_change_are_shown(user: ConsoleUser, server: Harness) -> N
     assert "is not an absolute URL. Use an absolute URL, such as https://example.org/1." in user.text
 
 
+def test_text_of_a_stored_warning_is_english_if_a_parameter_is_missing() -> None:
+    stored = WarningInfo("other_sheets", "Only one sheet is read", {"sheet": "a"}, advice="Save it alone")
+    with marked():
+        assert describe_warning(stored) == ("Only one sheet is read", "en", "Save it alone", "en")
+
+
 def test_warning_has_the_words_of_the_console(user: ConsoleUser) -> None:
     user.get("/console/new")
     alias = {"type.1": "HS_ALIAS", "data.1": "12345/none"}
     user.submit("/new", mode="create", prefix="12345", suffix="alias", **alias)
     assert "Value 1 is an alias of 12345/none, which does not exist. Correct the alias, or create the " in user.text
+    assert '<span lang="en">Value 1 is an alias' in user.page.body.decode(), "without a translation"
 
 
 def test_deletion_is_not_offered_where_the_policy_forbids_it(user: ConsoleUser, server: Harness) -> None:

@@ -1,5 +1,6 @@
 """Texts of the console: advice about refusals in its terms, and the notices after a change."""
 
+from contextlib import suppress
 from functools import cache
 from typing import Final
 
@@ -119,13 +120,16 @@ def describe_advice(
     return render_advice(to_advice(source), fallback)
 
 
-def describe_warning(warning: WarningInfo) -> tuple[str, str, str]:
-    """Return the text of a warning in the language of the page; its advice, and the language of that."""
+def describe_warning(warning: WarningInfo) -> tuple[str, str, str, str]:
+    """Return the text of a warning and its advice, each with its language if that is not the one of the page."""
     kind = WarningKind.__members__.get(warning.code.upper())
-    message = warning.message if kind is None else format_warning(_(kind.value), warning.parameters)
+    message, language = warning.message, API_LANGUAGE
+    with suppress(LookupError):  # a stored warning can lack a parameter of a later text
+        if kind is not None and (text := _(kind.value)) != kind.value:
+            message, language = format_warning(text, warning.parameters), ""
     if warning.line:
         message = _("Line {line}: {text}").format(line=warning.line, text=message)
-    return message, *render_advice(to_advice(warning), warning.advice)
+    return message, language, *render_advice(to_advice(warning), warning.advice)
 
 
 def render_advice(advice: Advice | None, fallback: str = "") -> tuple[str, str]:
