@@ -110,4 +110,6 @@ def test_installation_is_selected_by_option_variable_or_default(
 def test_missing_installation_is_reported_with_the_command_to_create_it(command: str, tmp_path: Path) -> None:
     done = call(*command.split(), "-d", str(tmp_path / "none"))
     assert (done.code, done.out) == (1, "")
-    assert done.err == f"perseid: No installation in {tmp_path}/none; create one with: perseid init {tmp_path}/none\n"
+    other = "name another directory with -d DIR or PERSEID_DIR"
+    create = f"create one with: perseid init {tmp_path}/none"
+    assert done.err == f"perseid: No installation in {tmp_path}/none; {other}, or {create}\n"

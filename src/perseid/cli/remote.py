@@ -151,7 +151,8 @@ def whoami(
         folder = resolve_directory(directory).resolve()
         where, identity = str(folder), str(get_identity(acting_as))
         if not (folder / FILE_NAME).exists():
-            print_message(f"No installation in {printable(where)}; create one with: perseid init")
+            other = "name another directory with -d DIR or PERSEID_DIR"
+            print_message(f"No installation in {printable(where)}; {other}, or create one with: perseid init")
     else:
         remote: Remote = connect.args[0]  # type: ignore[attr-defined] # a partial call of `connect` below
         where, identity = remote.server, _identify(remote)

@@ -293,10 +293,12 @@ def test_missing_installation_is_reported_with_command(tmp_path: Path, exists: b
     if exists:
         directory.mkdir()
         directory.chmod(0o777)  # nobody is told to change the rights of a folder that has nothing to do with this
+    other = "name another directory with -d DIR or PERSEID_DIR"
     for action in (opened, partial(opened, writable=False), partial(upgrade, environ={})):
         with pytest.raises(NoInstallation) as caught:
             action(directory)
-        assert str(caught.value) == f"No installation in {directory}; create one with: perseid init {directory}"
+        create = f"create one with: perseid init {directory}"
+        assert str(caught.value) == f"No installation in {directory}; {other}, or {create}"
     assert list(tmp_path.rglob("*")) == ([directory] if exists else [])
 
 

@@ -32,7 +32,8 @@ class NoInstallation(InstallationError):
     """The directory has no installation."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(f"No installation in {directory}; create one with: perseid init {directory}")
+        other = "name another directory with -d DIR or PERSEID_DIR"
+        super().__init__(f"No installation in {directory}; {other}, or create one with: perseid init {directory}")
 
 
 @contextmanager
