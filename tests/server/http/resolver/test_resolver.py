@@ -286,7 +286,7 @@ def test_alias_loop_is_reported(server: Harness, query: str) -> None:
 
 def test_dangling_alias(server: Harness) -> None:
     lost = server.get("/12345/alias-lost")
-    assert (lost.status, page_of(lost).title) == (404, "Not Found")
+    assert (lost.status, page_of(lost).title) == (404, "Not found")
     assert "12345/alias-lost" in page_of(lost).text
     away = server.get("/12345/alias-away")
     assert (away.status, page_of(away).title) == (400, "Resolution Error")
@@ -301,7 +301,7 @@ def test_not_found(server: Harness) -> None:
     answer = server.get("/12345/absent/")
     assert answer.status == 404
     page = page_of(answer)
-    assert page.title == "Not Found"
+    assert page.title == "Not found"
     assert "The handle you requested, 12345/absent/, cannot be found." in page.text
     assert "Prefix 12345 is hosted here, but this handle does not exist." in page.text
     assert header_of(answer, "Cache-Control") == "no-cache"

@@ -306,4 +306,4 @@ def test_invalid_links_are_ignored(server: Harness) -> None:
 
 
 def test_static_directory_is_not_a_page(server: Harness) -> None:
-    assert page_of(server.get("/static/")).title == "Not Found"
+    assert page_of(server.get("/static/")).title == "Not found"

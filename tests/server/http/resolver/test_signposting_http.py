@@ -196,7 +196,7 @@ def test_tombstone_in_every_form(server: Harness) -> None:
 def test_errors_are_json_for_json_clients(server: Harness) -> None:
     for accept in (JSON_LD, CSL_JSON):
         assert json_of(server.get("/12345/absent", headers={"Accept": accept}))["responseCode"] == 100
-    assert page_of(server.get("/12345/absent", headers={"Accept": BIBTEX})).title == "Not Found"
+    assert page_of(server.get("/12345/absent", headers={"Accept": BIBTEX})).title == "Not found"
 
 
 def test_forms_of_alias_are_those_of_target(server: Harness) -> None:

@@ -214,9 +214,9 @@ def test_suggestions_per_address_are_limited(limited: Harness, monkeypatch: pyte
     for _ in range(burst):
         assert names(told(limited, "12345/reprot-2021"))
     plain = told(limited, "12345/reprot-2021")
-    assert plain == {"responseCode": 100, "message": "Not Found", "handle": "12345/reprot-2021"}
+    assert plain == {"responseCode": 100, "message": "Not found", "handle": "12345/reprot-2021"}
     page = page_of(limited.get("/12345/reprot-2021"))
-    assert (page.title, "Did you mean" in page.text) == ("Not Found", False)
+    assert (page.title, "Did you mean" in page.text) == ("Not found", False)
     assert json_of(limited.get("/api/handles/12345/reprot-2021?suggest")) == {
         "responseCode": 100,
         "handle": "12345/reprot-2021",
@@ -247,7 +247,7 @@ def test_busy_server_omits_suggestions(server: Harness) -> None:
         plain = told(server, "12345/reprot-2021-x")
     finally:
         cache.running -= MAX_SEARCHES
-    assert plain == {"responseCode": 100, "message": "Not Found", "handle": "12345/reprot-2021-x"}
+    assert plain == {"responseCode": 100, "message": "Not found", "handle": "12345/reprot-2021-x"}
 
 
 def test_suggestions_are_searched_in_steps_in_the_event_loop(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

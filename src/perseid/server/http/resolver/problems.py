@@ -243,7 +243,7 @@ def from_lookup_failure(
         return Problem(404, CHAIN_TOO_LONG, code, requested, sentences=(sentence,), contact=contact)
     if code is ResponseCode.HANDLE_NOT_FOUND:
         return Problem(
-            404, mark("Not Found"), code, name, sentences=alias, hints=_without_slash(name, settings), contact=contact
+            404, mark("Not found"), code, name, sentences=alias, hints=_without_slash(name, settings), contact=contact
         )
     if code is ResponseCode.VALUES_NOT_FOUND:
         sentences = (*alias, _("The handle exists, but none of its values are public."))
@@ -305,7 +305,7 @@ def not_found_at(problem: LookupFailure, found: MementoNeighbors | None, at: int
     name = problem.name
     alias = _alias_sentence(problem.aliases, name)
     base = Problem(
-        404, mark("Not Found"), ResponseCode.HANDLE_NOT_FOUND, name, contact=problem.namespace.contact, past=True
+        404, mark("Not found"), ResponseCode.HANDLE_NOT_FOUND, name, contact=problem.namespace.contact, past=True
     )
     if found is None:
         return replace(base, sentences=(*alias, _("The handle did not exist at that time.")))
@@ -346,7 +346,7 @@ def inactive_namespace(name: str, namespace: NamespaceInfo) -> Problem:
     """Create the problem for an inactive namespace."""
     sentence = namespace.inactive or _("The namespace of this handle is no longer in use.")
     code = ResponseCode.HANDLE_NOT_FOUND
-    return Problem(404, mark("Not Found"), code, name, sentences=(sentence,), contact=namespace.contact)
+    return Problem(404, mark("Not found"), code, name, sentences=(sentence,), contact=namespace.contact)
 
 
 def bad_request(message: str, status: int) -> Problem:
@@ -360,10 +360,10 @@ def page_not_found(name: str, settings: HttpSettings) -> Problem:
     if folder == NAMESPACES and prefix:
         sentence = _("This service has no namespace {prefix}.").format(prefix=to_visible(prefix, 200))
         hints = (TextLink(_("Namespaces of this service"), "/"),)
-        return Problem(404, mark("Not Found"), ResponseCode.PROTOCOL_ERROR, sentences=(sentence,), hints=hints)
+        return Problem(404, mark("Not found"), ResponseCode.PROTOCOL_ERROR, sentences=(sentence,), hints=hints)
     sentences = (_("This page does not exist."), _("If you meant a handle, follow the link."))
     hints = (TextLink(to_visible(name, 200), path_to(name, settings, HANDLE_SEGMENT)),)
-    return Problem(404, mark("Not Found"), ResponseCode.PROTOCOL_ERROR, sentences=sentences, hints=hints)
+    return Problem(404, mark("Not found"), ResponseCode.PROTOCOL_ERROR, sentences=sentences, hints=hints)
 
 
 def from_failure(status: int, code: ResponseCode, message: str, headers: HeaderList) -> Problem:

@@ -184,7 +184,7 @@ async def time_map_response(request_context: RequestContext, path: str, accepted
     if before is not None and not _NUMBER.fullmatch(before):
         raise BadRequest("the parameter before must be an entry number; use the URL in the TimeMap unchanged")
     if not settings.public_url:
-        problem = Problem(404, "Not Found", ResponseCode.HANDLE_NOT_FOUND, name, sentences=(_NO_PUBLIC_URL,))
+        problem = Problem(404, "Not found", ResponseCode.HANDLE_NOT_FOUND, name, sentences=(_NO_PUBLIC_URL,))
         return _error_response(problem, accepted, settings)
     first = None if before is None else int(before)
     return await request_context.do(
