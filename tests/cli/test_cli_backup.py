@@ -498,18 +498,21 @@ def test_check_notes_a_restored_ledger(restored: Site) -> None:
 
 def test_check_counts_urls_that_lead_nowhere(here: Site) -> None:
     here.ok("create 12345/u1 --value URL=javascript:alert(1) --value URL=notaurl")
+    here.ok("create 12345/u2 --value URL=notaurl")
     (note,) = [finding for finding in _findings(here) if finding["level"] == "note"]
     assert note["about"] == "urls"
-    start = "12345: 2 URL values are not URLs to redirect to; the first is value 1 of 12345/u1, which has the"
+    start = "12345: 3 URL values are not URLs to redirect to; the first is value 1 of 12345/u1, which has the"
     assert note["message"].startswith(start)
+    assert note["message"].endswith("; others: 12345/u2")
 
 
 def test_check_notes_records_that_violate_the_current_policy(here: Site) -> None:
-    here.ok("create 12345/y --value DESC=y")
+    violating = sorted(here.lines("mint 12345 --count 11 --value DESC=y"))
     (reserved,) = here.lines("reserve 12345")
     here.ok("namespace policy 12345 --file -", stdin=b'profile = "free"\nrequired_types = ["URL"]\n')
     (note,) = [finding for finding in _findings(here) if finding["level"] == "note"]
-    assert note["message"].startswith("12345: 1 record violates the current policy; the first is 12345/y: ")
+    assert note["message"].startswith(f"12345: 11 records violate the current policy; the first is {violating[0]}: ")
+    assert note["message"].endswith(f"; others: {', '.join(violating[1:10])}, …")
     assert reserved not in note["message"]
     assert all(finding["level"] == "ok" for finding in _findings(here, options="--quick"))
 

@@ -560,10 +560,14 @@ def _policy_findings(session: OpenInstallation, *, quick: bool) -> Iterator[Find
     yield Finding("policy", Level.OK, f"{valid} of {len(prefixes)} namespaces have a valid policy{remark}")
 
 
+MAX_LISTED: Final = 10
+"""Records that a finding lists."""
+
+
 def _record_findings(snapshot: Snapshot, prefix: str, policy: Policy) -> Iterator[Finding]:
     """Report the records that the policy of their namespace no longer allows."""
-    count, first = 0, ""
-    urls, first_url = 0, ""
+    count, first, listed = 0, "", list[str]()
+    urls, first_url, listed_urls = 0, "", list[str]()
     copies = 0
     with progress(f"checking {prefix}", unit="records") as update:
         for number, entry in enumerate(snapshot.reader.all_names(f"{prefix}/"), 1):
@@ -574,10 +578,12 @@ def _record_findings(snapshot: Snapshot, prefix: str, policy: Policy) -> Iterato
                 continue
             if problem := _policy_problem(snapshot, policy, entry):
                 count += 1
+                _list_handle(entry.handle, listed)
                 first = first or f"{entry.handle}: {problem}"
             if not policy.url_schemes:
                 for value, wrong in find_url_problems(entry.record(), (), snapshot.rules.url_schemes):
                     urls += 1
+                    _list_handle(entry.handle, listed_urls)
                     first_url = first_url or f"value {value.index} of {entry.handle}, which {wrong.reason}"
     if copies:
         message = f"{prefix}: {pluralize(copies, 'record')} left from before the site was divided, of other servers"
@@ -585,13 +591,26 @@ def _record_findings(snapshot: Snapshot, prefix: str, policy: Policy) -> Iterato
         yield Finding("site", Level.NOTE, message, advice)
     if urls:
         what = "URL value is not a URL" if urls == 1 else "URL values are not URLs"
-        message = f"{prefix}: {urls:,} {what} to redirect to; the first is {first_url}"
+        message = f"{prefix}: {urls:,} {what} to redirect to; the first is {first_url}{_format_others(listed_urls)}"
         advice = "fix them with: perseid set; the policy key url_schemes refuses new ones"
         yield Finding("urls", Level.NOTE, message, advice)
     if count:
         what = "record violates" if count == 1 else "records violate"
-        message = f"{prefix}: {count:,} {what} the current policy; the first is {first}"
-        yield Finding("policy", Level.NOTE, message, "they stay unchanged; the next change has to follow the policy")
+        message = f"{prefix}: {count:,} {what} the current policy; the first is {first}{_format_others(listed)}"
+        advice = "they stay as they are; a change must follow the policy, but URLs that it does not change may stay"
+        yield Finding("policy", Level.NOTE, message, advice)
+
+
+def _list_handle(handle: str, listed: list[str]) -> None:
+    """Add a handle to those listed; one more shows that there are others."""
+    if handle not in listed and len(listed) <= MAX_LISTED:
+        listed.append(handle)
+
+
+def _format_others(handles: Sequence[str]) -> str:
+    """List the records after the first one."""
+    others = [*handles[1:MAX_LISTED], *(["…"] if len(handles) > MAX_LISTED else ())]
+    return f"; others: {', '.join(others)}" if others else ""
 
 
 def _policy_problem(snapshot: Snapshot, policy: Policy, entry: Entry) -> str:
