@@ -62,6 +62,22 @@ def test_namespace_is_removed_or_retired(demo: Site) -> None:
     demo.ok("mint 2000.01")
 
 
+@pytest.mark.parametrize(
+    ("administrator", "advice"),
+    [
+        ("300:0.NA/77", ""),
+        ("300:77/eve", ""),
+        ("300:2000.01/eve", ", or add the user: perseid user add 2000.01 eve"),
+        ("300:12345/eve", ", or add the user: perseid user add 12345 eve"),
+    ],
+)
+def test_missing_administrator_can_be_added_under_a_prefix_that_is_hosted(
+    demo: Site, administrator: str, advice: str
+) -> None:
+    added = demo.ok(f"namespace add 12345 --administrator {administrator}")
+    assert added.err.endswith(f" until it does. Name an existing key or group as INDEX:HANDLE{advice}\n")
+
+
 def test_prefix_ignores_case(demo: Site) -> None:
     demo.ok("namespace add 10.ABC")
     refused(demo("namespace add 10.abc"), "already")

@@ -22,7 +22,7 @@ from perseid.records.record import Value
 from perseid.records.types import HS_ADMIN, HS_VLIST, has_type
 from perseid.registry.access import permissions
 from perseid.registry.access.permissions import HasPermissions, HasRole, RequiredScope, Requirement, Role, display_name
-from perseid.registry.advice import AdviceKind
+from perseid.registry.advice import Advice, AdviceKind
 from perseid.registry.context import Context, Deferrable, Plan, Stage, check_indexes, defer, not_hosted
 from perseid.registry.policy import case_rules
 from perseid.registry.policy.authority import TypeDefinition, type_definitions
@@ -120,13 +120,18 @@ class AddNamespace(Deferrable):
         own = fold(f"{PREFIX_OF_PREFIXES}/{self.prefix}")
         return tuple(
             [
-                WarningKind.MISSING_ADMINISTRATOR(
-                    AdviceKind.ADD_USER(prefix=handle.prefix, name=handle.suffix), administrator=member
-                )
+                WarningKind.MISSING_ADMINISTRATOR(self._advise_missing(snapshot, handle), administrator=member)
                 for member, handle in members.items()
                 if handle is not None and fold(str(handle)) != own and not snapshot.stored(handle).exists
             ]
         )
+
+    def _advise_missing(self, snapshot: Snapshot, handle: Handle) -> Advice:
+        """The fix for an administrator that does not exist. Users can be added under prefixes hosted here."""
+        is_user = fold(handle.prefix) != PREFIX_OF_PREFIXES
+        is_hosted = fold(handle.prefix) == fold(self.prefix) or snapshot.hosts_prefix(handle.prefix)
+        add_user = AdviceKind.ADD_USER(prefix=handle.prefix, name=handle.suffix)
+        return add_user if is_user and is_hosted else AdviceKind.NAME_KEY_OR_GROUP()
 
     def _prefix_handle(self, context: Context) -> Iterator[Draft]:
         """The prefix handle (H8), unless it exists or belongs to another server."""
