@@ -220,6 +220,9 @@ def test_undo_last_is_refused_if_the_last_change_is_not_a_job(here: Site) -> Non
     for option in ("--yes", "--dry-run"):
         done = here(f"undo last {option}")
         refused(done, "Your last change is not a job: entry ", f"create {name}\n", f": perseid undo {job}\n")
+        assert "To take back a single change: perseid history HANDLE shows the earlier values, perseid set" in done.err
+    done = here(f"undo {name} --yes")
+    refused(done, f"{name} is a handle, and only jobs can be undone; ", f": perseid history {name}\n", code=3)
     assert here.ok(f"undo {job} --yes --json").json["done"] == 12
     here.ok("undo last --yes")
     here.ok(f"set {name} DESC=x --as 300:0.NA/12345")

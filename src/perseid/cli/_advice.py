@@ -105,7 +105,10 @@ TEXTS: Final[AdviceTexts] = {
     ),
     AdviceKind.SET_CLOCK: "Set the clock, or start the server with: perseid serve --accept-clock",
     AdviceKind.TOMBSTONE_INSTEAD: "Create a tombstone instead: perseid tombstone {handle} --reason TEXT",
-    AdviceKind.UNDO_EARLIER_JOB: "To undo the job before it: perseid undo {job}",
+    AdviceKind.UNDO_EARLIER_JOB: (
+        "To take back a single change: perseid history HANDLE shows the earlier values, perseid set sets them. "
+        "To undo the job before it: perseid undo {job}"
+    ),
     AdviceKind.UNDO_JOB: "Undo the job: perseid undo {job}",
     AdviceKind.UPDATE_IMPORTED: "Job {job} imported this file already; to update its records: --on-existing update",
     AdviceKind.UPGRADE_NODE: "Upgrade Perseid on this machine, and restart the server",

@@ -215,13 +215,20 @@ class UndoPreview:
             step.decide(Context(snapshot, self._identity, interface, self._registry.now(), note))
 
 
+_SINGLE_CHANGE: Final = "to take back a single change, set the earlier values again"
+
+
 def _find_original(registry: Registry, identity: Identity, name: str) -> Job:
     """Return the job to undo. Raises `Refused`, also if `last` would not be the caller's last change."""
+    if "/" in name:
+        reason = f"{display_name(name)} is a handle, and only jobs can be undone; {_SINGLE_CHANGE}"
+        raise Refused(ResponseCode.HANDLE_NOT_FOUND, reason, AdviceKind.SEE_HISTORY(handle=name))
     if name != runner.LAST:
         return runner.find_job(registry, identity, name)
     last = runner.last_own_job(registry, identity)
     if last is None:
-        raise Refused(ResponseCode.HANDLE_NOT_FOUND, "You have not started a job", AdviceKind.LIST_JOBS())
+        reason = f"You have not started a job; {_SINGLE_CHANGE}"
+        raise Refused(ResponseCode.HANDLE_NOT_FOUND, reason, AdviceKind.LIST_JOBS())
     if last.undoes and not last.ended_at:
         return runner.find_job(registry, identity, last.undoes)  # to continue its undo
     steps = jobs.load_steps(registry.ledger.log, last.id)

@@ -270,7 +270,10 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.RETRY_STATISTICS: AdviceKind.RETRY_STATISTICS.value,
     AdviceKind.SET_CLOCK: AdviceKind.SET_CLOCK.value,
     AdviceKind.TOMBSTONE_INSTEAD: f"Create a tombstone instead: POST {BASE}/handles/{{handle}}/tombstone",
-    AdviceKind.UNDO_EARLIER_JOB: f"To undo the job before it: POST {BASE}/jobs/{{job}}/undo",
+    AdviceKind.UNDO_EARLIER_JOB: (
+        "To take back a single change, set the earlier values again. "
+        f"To undo the job before it: POST {BASE}/jobs/{{job}}/undo"
+    ),
     AdviceKind.UNDO_JOB: f"Undo the job: POST {BASE}/jobs/{{job}}/undo",
     AdviceKind.UPGRADE_NODE: AdviceKind.UPGRADE_NODE.value,
     AdviceKind.WAIT_FOR_MAINTENANCE: AdviceKind.WAIT_FOR_MAINTENANCE.value,
