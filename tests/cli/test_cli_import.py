@@ -432,13 +432,18 @@ def test_dates_are_kept_for_server_administrators_only(here: Site) -> None:
     here.ok("import t.jsonl --preserve-dates --yes")
     document = json.loads(here.ok(f"resolve {PREFIX}/old --json").out)
     assert document["values"][0]["timestamp"] == "2001-02-03T04:05:06Z"
-    write("t.csv", ("handle", "URL", "Created"), *[(f"{PREFIX}/{name}", "https://a.example/", "2001") for name in "ab"])
+    write(
+        "t.csv",
+        ("handle", "URL", "Created"),
+        *[(f"{PREFIX}/{name}", "https://a.example/", "2001-02-03") for name in "ab"],
+    )
     done = here.ok("import t.csv --dry-run")
     fix = "Server administrators can keep them with --preserve-dates"
     assert done.err == f"Warning: Ignored, because dates and owners are not preserved: 'Created'. {fix}\n"
     done = here.ok("import t.csv --preserve-dates --dry-run")
     ignored = "Creation dates are ignored, because the policy of the namespace has authority = false"
-    fix = f"To keep them, set authority = true: perseid namespace policy {PREFIX} --edit"
+    fix = "To keep them, set authority = true, and default_creator unless each record has a creator"
+    fix = f"{fix}: perseid namespace policy {PREFIX} --edit"
     assert done.err == f"Warning: Line 2: {ignored}. {fix}\n"
 
 
@@ -450,7 +455,11 @@ def test_dates_are_read_as_tables_have_them(here: Site) -> None:
     write("t.csv", ("handle", "URL", "created"), *rows, ("102.100.272/FGHJKLMNH", "https://a.example/", "1.2.2003"))
     done = here("import t.csv --preserve-dates --skip-invalid --yes")
     (problem,) = [line for line in done.out.splitlines() if line.startswith("line ")]
-    assert problem == "line 5, created: 1.2.2003 is not a date. Write date, time and zone as in 2003-02-01T12:00:00Z."
+    fix = "Write a date as in 2003-02-01, or date, time and zone as in 2003-02-01T12:00:00Z."
+    assert problem == f"line 5, created: 1.2.2003 is not a date. {fix}"
+    write("t.csv", ("handle", "URL", "created"), (f"{PREFIX}/a", "https://a.example/", "2021-13-40"))
+    done = here("import t.csv --preserve-dates --yes")
+    assert (done.code, "line 2, created: 2021-13-40 is not a date" in done.out) == (4, True), "also without authority"
     found = ["".join(value for value in values_of(here, name) if value.startswith("2003")) for name in names]
     assert found == ["2003-02-01T00:00:00Z", "2003-02-01T12:30:00Z", "2003-02-01T11:30:00Z"]
 

@@ -98,7 +98,10 @@ TEXTS: Final[AdviceTexts] = {
     AdviceKind.SEE_TYPE_COPY: "See the copy of the definition: perseid type show {type}",
     AdviceKind.SEE_TYPE_FORMAT: "See docs/reference/types.md for the format of definitions",
     AdviceKind.SELECT_URLS: "Use either --url GLOB or --host HOST",
-    AdviceKind.SET_AUTHORITY: "To keep them, set authority = true: perseid namespace policy {prefix} --edit",
+    AdviceKind.SET_AUTHORITY: (
+        "To keep them, set authority = true, and default_creator unless each record has a creator: "
+        "perseid namespace policy {prefix} --edit"
+    ),
     AdviceKind.SET_BACK: (
         "Undo the later jobs first, or set these records back to what the job wrote. "
         "To see the changes: perseid history {handle}"

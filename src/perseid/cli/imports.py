@@ -218,9 +218,7 @@ def import_file(  # noqa: PLR0913 - options
         skip_invalid=skip_invalid,
     )
     minted = _choose_output(file, output) if (mint and not dry_run) or handles_of else None
-    # A file is minted once, so its invalid rows could not be asked for later.
-    beside = Path(file) if file != STANDARD_INPUT else minted
-    default_report = _name_beside(beside, "invalid") if beside and mint and skip_invalid and not dry_run else None
+    default_report = _name_report(file, minted) if skip_invalid and mint else None
     with _open_source(file) as source, open_target(directory, acting_as) as opened:
         target = opened if acting_as and isinstance(opened, LocalTarget) else _sign_in(opened, source, query)
         imports: Imports = LocalImports(target) if isinstance(target, LocalTarget) else target
@@ -241,8 +239,7 @@ def import_file(  # noqa: PLR0913 - options
                 return
             if not yes:
                 confirm(_describe_changes(checked))
-            if checked.invalid and report is None and default_report is not None:
-                command.write_report(checked, default_report)
+            command.write_default_report(checked)
             job = imports.apply_import(checked.id, note=note, check=checked.check)
         except BaseException:
             imports.discard_import(checked.id)
@@ -309,6 +306,7 @@ class _Import:
         """`signed_in` is the identity of a batch file that signs in."""
         self._imports, self._source, self._query, self._json = imports, source, query, json
         self._preserve_dates, self._signed_in = preserve_dates, signed_in
+        self._default_report: Path | None = None
 
     def check(self) -> ImportResponse:
         """Check all rows."""
@@ -360,8 +358,12 @@ class _Import:
         if not dry_run and checked.changes > MAX_SHOWN:
             print_message(f"… and {checked.changes - MAX_SHOWN:,} more; --dry-run shows them")
 
-    def write_report(self, checked: ImportResponse, path: Path) -> None:
-        """Write the invalid rows with their problems."""
+    def write_default_report(self, checked: ImportResponse) -> None:
+        """Write the file that `report` has announced, if any."""
+        if self._default_report is not None:
+            self._write_report(checked, self._default_report)
+
+    def _write_report(self, checked: ImportResponse, path: Path) -> None:
         with open_atomically(path) as to:
             self._imports.write_import_report(checked.id, to)
 
@@ -370,13 +372,13 @@ class _Import:
         if not checked.invalid:
             return
         if path is not None:
-            self.write_report(checked, path)
+            self._write_report(checked, path)
         else:
             self._print_problems(checked)
             if default is not None and has_changes(checked.outcomes):
                 if default.exists():
                     raise CommandFailed(f"{default} exists", "Choose another file for the invalid rows with --report")
-                path = default
+                path = self._default_report = default
         if checked.advice_kind and not self._json:
             print_message(to_sentence(render_problem(checked)))
         them = "it" if checked.invalid == 1 else "them"
@@ -505,6 +507,12 @@ def _choose_output(file: str, output: Path | None) -> Path:
     if output.exists():
         raise CommandFailed(f"{output} exists", "Choose another file with --output")
     return output
+
+
+def _name_report(file: str, minted: Path | None) -> Path | None:
+    """Return where invalid rows go by default: a file is minted once, so they could not be asked for later."""
+    beside = minted if file == STANDARD_INPUT else Path(file)
+    return None if minted is None or beside is None else _name_beside(beside, "invalid")
 
 
 def _name_beside(path: Path, kind: str) -> Path:

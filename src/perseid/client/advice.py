@@ -85,7 +85,10 @@ TEXTS: Final = {
     "SEE_TYPE_COPY": "See the copy of the definition: client.type({type})",
     "SEE_TYPE_FORMAT": "See /docs/types of the server for the format of definitions",
     "SELECT_URLS": "Give either url or host",
-    "SET_AUTHORITY": "To keep them, set authority = true: client.change_policy({prefix}, policy)",
+    "SET_AUTHORITY": (
+        "To keep them, set authority = true, and default_creator unless each record has a creator: "
+        "client.change_policy({prefix}, policy)"
+    ),
     "SET_BACK": (
         "Undo the later jobs first, or set these records back to what the job wrote. "
         "To see the changes: client.history({handle})"

@@ -91,7 +91,9 @@ class AdviceKind(Enum):
     PREFIX_HANDLE_EXAMPLE = "Write the prefix as 12345 or 0.NA/12345"
     REOPEN_NAMESPACE = "Use another namespace, or ask its administrator to set retired = false in the policy"
     RETIRE_NAMESPACE = "Retire the namespace instead: it keeps its handles and registers no new ones"
-    SET_AUTHORITY = "To keep them, set authority = true in the policy"
+    SET_AUTHORITY = (
+        "To keep them, set authority = true in the policy, and default_creator unless each record has a creator"
+    )
     SET_POLICY = "Set the policy of the namespace again"
     TRANSFER_PREFIX = "Transfer the whole prefix: {prefix}"
     STOP_HOSTING_OR_KEEP_PUBLIC = "Keep it public, or stop hosting the prefix"
@@ -159,9 +161,10 @@ class AdviceKind(Enum):
     REMOVE_NEW_CONDITION = "Remove the condition that it must not exist, or choose another handle"
     REMOVE_VALUES = "Remove some values"
     USE_ABSOLUTE_URL = "Use an absolute URL, such as https://example.org/1"
-    USE_OTHER_SCHEME = "Use a URL with one of these schemes, which clients can be redirected to"
+    USE_OTHER_SCHEME = "Use a URL with one of these schemes"
     USE_TTL = "Use a number of seconds from 0, or a time in ISO 8601"
     USE_URL = "Use {url} instead"
+    WRITE_CREATED = "Write a date as in 2003-02-01, or date, time and zone as in 2003-02-01T12:00:00Z"
     WRITE_DATE = "Write date, time and zone as in {example}"
 
     # Types
@@ -232,7 +235,7 @@ class AdviceKind(Enum):
     NAME_STATE = "Use published, unpublished, reserved or tombstone; a minted handle is no tombstone"
     PRESERVE_DATES = "Server administrators can import the file with its dates and owners"
     REDO_IMPORT = "Job {job} has undone the import of this file. To bring its records back, undo that job"
-    REMOVE_DUPLICATE = "Remove one of the two rows"
+    REMOVE_DUPLICATE = "Remove this row, or give it another handle"
     UPDATE_IMPORTED = "Job {job} imported this file already. To update its records, choose that they are updated"
 
     # Queries

@@ -214,6 +214,8 @@ def test_typo_in_a_profile_name_is_refused() -> None:
         ('allowed_types = ["URL "]', "allowed_types", "ends with a space"),
         ('allowed_types = ["UR\\u0000L"]', "allowed_types", "U+0000 is a control character"),
         (f'allowed_types = ["{"X" * 256}"]', "allowed_types", f"has 256 characters; the limit is {MAX_TYPE}"),
+        ('allowed_types = ["URL, TITLE"]', "allowed_types", "'URL, TITLE' is a list; name each type by itself"),
+        ('url_schemes = ["https", "htp"]', "url_schemes", "'htp' is not a URL scheme; did you mean http?"),
         ('creator_type = ""', "creator_type", "the name of a type is empty"),
         ('creator_type = "X."', "creator_type", "means a family of types"),
         ('owner_type = "hs_admin"', "owner_type", "is a type of the Handle System"),

@@ -225,9 +225,10 @@ def _add_origin(
 ) -> tuple[PartialValue, ...]:
     """Add what columns of their own say about a record: when it was created, and who owns it."""
     types = {fold(value.type) for value in values}
-    if row.created and policy.authority and fold(policy.creation_date_type) not in types:
-        values = (*values, PartialValue(policy.creation_date_type, _parse_created(row.created).encode()))
-    elif row.created and not policy.authority:
+    created = _parse_created(row.created) if row.created else ""
+    if created and policy.authority and fold(policy.creation_date_type) not in types:
+        values = (*values, PartialValue(policy.creation_date_type, created.encode()))
+    elif created and not policy.authority:
         context.warn(WarningKind.CREATION_DATES(AdviceKind.SET_AUTHORITY(prefix=row.handle.partition("/")[0])))
     if row.owner and not any(has_type(value.type, HS_ADMIN) for value in values):
         try:
@@ -244,9 +245,7 @@ def _parse_created(text: str) -> str:
         return to_iso(from_iso(text))
     except (InvalidData, RecordMisuse):
         reason = f"{display_name(text)} is not a date"
-        raise InvalidDate(
-            ResponseCode.INVALID_VALUE, reason, AdviceKind.WRITE_DATE(example="2003-02-01T12:00:00Z")
-        ) from None
+        raise InvalidDate(ResponseCode.INVALID_VALUE, reason, AdviceKind.WRITE_CREATED()) from None
 
 
 def _name_reason(policy: Policy, handle: Handle, values: tuple[PartialValue, ...]) -> tuple[PartialValue, ...]:

@@ -208,6 +208,18 @@ def _validate_types(types: tuple[str, ...]) -> str | None:
     return next(filter(None, map(_validate_type, types)), None)
 
 
+def _validate_new_types(types: tuple[str, ...]) -> str | None:
+    joined = next((each for each in types if ", " in each or ("," in each and "/" not in each)), None)
+    return None if joined is None else f"{quote_text(joined)} is a list; name each type by itself"
+
+
+def _validate_new_schemes(schemes: tuple[str, ...]) -> str | None:
+    for scheme in schemes:
+        if scheme not in _WEB_SCHEMES and (meant := nearest(scheme, _WEB_SCHEMES, _SCHEME_SIMILARITY)):
+            return f"{quote_text(scheme)} is not a URL scheme; did you mean {meant}?"
+    return None
+
+
 def _validate_schemes(schemes: tuple[str, ...]) -> str | None:
     wrong = next((each for each in schemes if not _URL_SCHEME.fullmatch(each)), None)
     return None if wrong is None else f"{quote_text(wrong)} is not a URL scheme; write it in lowercase, without a colon"
@@ -275,6 +287,8 @@ def _toml_kind(plain: object) -> str:
 
 
 _URL_SCHEME: Final = re.compile("[a-z][a-z0-9+.-]*")
+_WEB_SCHEMES: Final = ("http", "https")
+_SCHEME_SIMILARITY: Final = 0.8
 _OWN_TYPE: Final = {"expects": "the name of a type", "validate": _validate_own_type}
 _NonEmpty = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
 
@@ -284,11 +298,20 @@ TypeName = Annotated[str, Meta(extra=_OWN_TYPE, extra_json_schema={"minLength": 
 OptionalTypeName = Annotated[
     str, Meta(extra=_OWN_TYPE | {"validate": _validate_optional_type}, extra_json_schema={"maxLength": MAX_TYPE})
 ]
-TypeList = Annotated[tuple[_NonEmpty, ...], Meta(extra={"expects": "a list of types", "validate": _validate_types})]
+TypeList = Annotated[
+    tuple[_NonEmpty, ...],
+    Meta(extra={"expects": "a list of types", "validate": _validate_types, "validate_new": _validate_new_types}),
+]
 """Types as in queries: `URL` is that type, `URL.` also includes its subtypes."""
 SchemeList = Annotated[
     tuple[Annotated[str, Meta(extra_json_schema={"pattern": "^[a-z][a-z0-9+.-]*$"})], ...],
-    Meta(extra={"expects": "a list of URL schemes", "validate": _validate_schemes}),
+    Meta(
+        extra={
+            "expects": "a list of URL schemes",
+            "validate": _validate_schemes,
+            "validate_new": _validate_new_schemes,
+        }
+    ),
 ]
 """Schemes of URLs, in lowercase."""
 Administrators = Annotated[

@@ -141,6 +141,16 @@ def test_invalid_rule_is_refused_in_the_preview(user: ConsoleUser) -> None:
     assert user.page.status == 422
     assert user.alert.startswith("Invalid input Milliseconds ahead of the clock: expected an integer")
     assert user.form("/policy").fields["rule.max_ahead"] == "a day"
+    refused = {
+        "scheme": ("pylin", "pylin' cannot be used here"),
+        "default_ttl": ("-1", "expected an integer from 0 to 2,147,483,647"),
+        "url_schemes": ("htp", "did you mean http?"),
+    }
+    for rule, (text, words) in refused.items():
+        user.get(PAGE)
+        user.submit("/policy", **{f"rule.{rule}": text})
+        assert words in user.alert
+        assert "not a string" not in user.alert
 
 
 @pytest.mark.parametrize(

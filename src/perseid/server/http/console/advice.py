@@ -99,7 +99,10 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.SEE_TYPE_COPY: mark("See the definition of type {type} at the service that hosts it"),
     AdviceKind.SEE_TYPE_FORMAT: mark("Correct the definition; /docs describes its format"),
     AdviceKind.SELECT_URLS: mark("Give either the URL or the host"),
-    AdviceKind.SET_AUTHORITY: mark("To keep them, set authority = true in the policy of {prefix}"),
+    AdviceKind.SET_AUTHORITY: mark(
+        "To keep them, set authority = true in the policy of {prefix}, and default_creator unless each record has a "
+        "creator"
+    ),
     AdviceKind.SET_BACK: mark("Undo the later jobs first, or set these records back to what the job wrote"),
     AdviceKind.SET_CLOCK: mark("Ask a server administrator to set the clock, then retry"),
     AdviceKind.TOMBSTONE_INSTEAD: mark("Create a tombstone instead"),

@@ -9,7 +9,7 @@ from perseid.server.http.messages import Response
 from perseid.server.http.pages.browse_pages import namespace_path
 from perseid.server.http.pages.texts import _
 
-from .policy_form import PolicyRule, check_conflicts, group_rules, read_rules
+from .policy_form import PolicyRule, check_conflicts, check_rules, group_rules, read_rules
 from .requests import ConsoleRequest
 from .routing import Pages
 
@@ -80,8 +80,7 @@ async def change_policy(console: ConsoleRequest) -> Response:
     changed = [rule for rule in rules if rule.text != rule.current]
     try:
         check_conflicts(changed)
-        for rule in changed:
-            rule.check()
+        check_rules(rules, stored.rules)
     except Refused as error:
         return await _namespace_page(console, error)
     except InvalidPolicy as error:

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from perseid.client.errors import Refused
-from perseid.registry.policy.policy import DEFAULTS, KEYS, MAX_PURPOSE
+from perseid.registry.policy.policy import DEFAULTS, KEYS, MAX_PURPOSE, Policy
 from perseid.registry.policy.text import InvalidPolicy, format_toml, parse
 from perseid.server.http.messages import Parameters
 from perseid.server.http.pages.links import to_visible
@@ -90,10 +90,6 @@ class PolicyRule(NamedTuple):
         """The line of the rule. Raises `InvalidPolicy`."""
         return f"{self.name} = {format_toml(self._to_plain())}\n"
 
-    def check(self) -> None:
-        """Check the text alone, for the preview. Raises `InvalidPolicy`."""
-        KEYS[self.name].convert(self._to_plain())
-
     def _to_plain(self) -> object:
         default = getattr(DEFAULTS, self.name)
         if isinstance(default, bool):
@@ -102,7 +98,8 @@ class PolicyRule(NamedTuple):
             return _split(self.text)
         if isinstance(default, dict):
             return dict([_parse_option(self.name, line) for line in _split(self.text)])
-        is_number = isinstance(default, int) and self.text.isascii() and self.text.isdigit() and len(self.text) < 19
+        digits = self.text.removeprefix("-")
+        is_number = isinstance(default, int) and digits.isascii() and digits.isdigit() and len(digits) < 19
         return int(self.text) if is_number else self.text
 
 
@@ -154,6 +151,13 @@ def _clean(text: str) -> str:
 
 def _split(text: str) -> list[str]:
     return [line for line in text.splitlines() if line]
+
+
+def check_rules(rules: list[PolicyRule], stored: Mapping[str, object]) -> None:
+    """Check the policy as it would be, for the preview. Raises `InvalidPolicy`."""
+    known = [rule for rule in rules if rule.name in stored or rule.is_edited]
+    before = "".join([f"{name} = {format_toml(value)}\n" for name, value in stored.items() if name in KEYS])
+    Policy.from_toml("".join([rule.to_toml() for rule in known]), before=Policy.from_stored(before))
 
 
 def check_conflicts(rules: list[PolicyRule]) -> None:

@@ -265,7 +265,10 @@ ADVICE_TEXTS: Final[AdviceTexts] = {
     AdviceKind.SEE_TYPE_COPY: f"See the copy of the definition: GET {BASE}/types/{{type}}",
     AdviceKind.SEE_TYPE_FORMAT: "See /docs/types for the format of definitions",
     AdviceKind.SELECT_URLS: "Give either url or host",
-    AdviceKind.SET_AUTHORITY: f"To keep them, set authority = true: PUT {BASE}/namespaces/{{prefix}}/policy",
+    AdviceKind.SET_AUTHORITY: (
+        "To keep them, set authority = true, and default_creator unless each record has a creator: "
+        f"PUT {BASE}/namespaces/{{prefix}}/policy"
+    ),
     AdviceKind.SET_BACK: (f"{AdviceKind.SET_BACK.value}. To see the changes: GET {BASE}/handles/{{handle}}/history"),
     AdviceKind.RETRY_STATISTICS: AdviceKind.RETRY_STATISTICS.value,
     AdviceKind.SET_CLOCK: AdviceKind.SET_CLOCK.value,
