@@ -197,6 +197,9 @@ def test_words_that_no_argument_takes_are_advised() -> None:
         ("find url library.org", "Did you mean --host library.org?"),
         ("find url http://a/b", "Did you mean --url http://a/b?"),
         ("mint 12345 map", "Usage: perseid mint [OPTIONS] PREFIX"),
+        ("remove 12345/a TITEL", "The index is the first column of: perseid resolve 12345/a"),
+        ("init --profile pillin x", "Did you mean pilin?"),
+        ("init --profile zzz x", "Usage: perseid init [OPTIONS] [DIR]"),
         ("find old coast", "Did you mean perseid find --words 'old coast'?"),
     ):
         done = run(*arguments.split())

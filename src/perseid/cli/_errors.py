@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from shlex import quote
 from typing import Any, Final
 
@@ -129,6 +130,7 @@ def report_usage_error(error: Any, *, json: bool = False) -> int:
     text = f"{hint}{error.message}" if has_own_text else error.format_message()
     detail = capitalize(" ".join(text.split()).rstrip("."))
     advice = (f"Did you mean {' or '.join(options)}?",) if options else _advise_arguments(context, error.message)
+    advice = advice or _advise_value(error)
     see = () if context is None else (f"See: {context.command_path} --help",)
     if json:
         _print_problem(_Report("invalid-request", detail, (*advice, *see), exit_code=USAGE))
@@ -170,6 +172,21 @@ def _advise_arguments(context: Any, message: str) -> tuple[str, ...]:
     if path == "perseid log" and "/" in first:
         return (f"Did you mean perseid history {quote(first)}?",)
     return ()
+
+
+_NOT_ONE_OF: Final = re.compile(r"'(.*)' is not one of ('.*')", re.DOTALL)
+
+
+def _advise_value(error: Any) -> tuple[str, ...]:
+    """What to do about an invalid value: a similar one, or where the indexes of a record are."""
+    param, match = getattr(error, "param", None), _NOT_ONE_OF.match(error.message)
+    if match is not None:
+        close = get_close_matches(match[1], match[2].strip("'").split("', '"), 1)
+        return (f"Did you mean {close[0]}?",) if close else ()
+    if param is None or param.metavar != "INDEX...":
+        return ()
+    handle = error.ctx.params.get("handle") or "HANDLE"
+    return (f"The index is the first column of: perseid resolve {quote(handle)}",)
 
 
 def exit_code_of(code: Any) -> int:

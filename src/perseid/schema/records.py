@@ -292,7 +292,10 @@ class NewTombstone(RequestBody, frozen=True):
     reason: Annotated[
         str,
         Doc(
-            "Why the object is gone; public.", min_length=1, max_length=10_000, examples=["Withdrawn by its publisher"]
+            "The reason why the object is gone, which is public.",
+            min_length=1,
+            max_length=10_000,
+            examples=["Withdrawn by its publisher"],
         ),
     ]
     replaced_by: Annotated[

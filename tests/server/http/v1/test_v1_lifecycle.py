@@ -99,6 +99,11 @@ def test_invalid_tombstones_are_refused(shared: Harness, order: dict[str, Any], 
     problem(send(shared, "POST", at("12345/n6", "/tombstone"), order, headers=basic()), slug)
 
 
+def test_missing_reason_is_described(shared: Harness) -> None:
+    found = problem(send(shared, "POST", at("12345/n6", "/tombstone"), {}, headers=basic()), "invalid-request")
+    assert found["advice"] == "Expected: The reason why the object is gone, which is public"
+
+
 def test_replacement_is_a_handle_not_the_address_of_a_web_page(shared: Harness) -> None:
     order = {"reason": "gone", "replaced_by": "https://library.org/"}
     found = problem(send(shared, "POST", at("12345/n6", "/tombstone"), order, headers=basic()), "invalid-name")
