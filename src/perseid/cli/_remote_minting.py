@@ -112,7 +112,7 @@ def to_inputs(values: Iterable[PartialValue]) -> tuple[ValueInput, ...]:
 
 def load_policy(client: "Client", where: str) -> Policy:
     """Return the policy of the namespace in which identifiers will be minted."""
-    return Policy.from_toml(client.policy(where.partition("/")[0]).policy)
+    return Policy.from_stored(client.policy(where.partition("/")[0]).policy)
 
 
 def is_known_type(client: "Client", policy: Policy, type_: str) -> bool:

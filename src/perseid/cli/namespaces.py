@@ -151,7 +151,7 @@ def derive(  # noqa: PLR0913 - options
     prefix = child if is_derived(child, parent) else f"{parent}.{child}"
     members = _parse_administrators(administrator)
     with open_target(directory, acting_as) as target:
-        above = Policy.from_toml(target.policy(parent).policy)
+        above = Policy.from_stored(target.policy(parent).policy)
         rules = above if profile is None else make_policy(profile, None)
         rules = replace(rules, retired=False, purpose=rules.purpose if purpose is None else purpose)
         if isinstance(target, LocalTarget):
@@ -270,10 +270,10 @@ def policy(  # noqa: PLR0913 - options
             else:
                 print_text(shown.policy, nl=False)
             return
-        before = Policy.from_toml(shown.policy)
+        before = Policy.from_stored(shown.policy)
         text = _edit_policy(before) if file is None else read_text(file)
         changed = target.change_policy(prefix, text, change_case=change_case, note=note)
-        after = Policy.from_toml(target.policy(prefix).policy)
+        after = Policy.from_stored(target.policy(prefix).policy)
     changes = _format_changes(before, after)
     for line in changes:
         print_message(line)
