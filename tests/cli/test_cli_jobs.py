@@ -195,19 +195,22 @@ def test_dry_run_of_an_undo_shows_extent_and_conflicts(here: Site) -> None:
     assert done.err == "… and 2 more\n"
     lines = done.out.splitlines()
     last = here.lines("find --url https://new.example/9")[0]
-    assert lines[6:9] == [last, "    - 1  URL  https://new.example/9", "    + 1  URL  http://old.example/9"]
-    assert len(lines) == 6 + 10 * 3
-    assert lines[:6] == [
-        f"job        {job}",
-        "action     rewrite http://old.example/* to https://new.example/*",
-        "result     12 records will be restored: undo of rewrite http://old.example/* to https://new.example/*",
-        "records    12",
-        "conflicts  0",
-        "changed    0",
+    assert lines[4:7] == [last, "    - 1  URL  https://new.example/9", "    + 1  URL  http://old.example/9"]
+    assert len(lines) == 4 + 10 * 3
+    assert lines[:4] == [
+        f"job      {job}",
+        "action   rewrite http://old.example/* to https://new.example/*",
+        "result   12 records will be restored: undo of rewrite http://old.example/* to https://new.example/*",
+        "records  12",
     ]
     name = here.lines("find --url https://new.example/3")[0]
     seq = here.ok(f"set {name} DESC=changed --json").json["seq"]
-    assert f"    {name}: changed later, in entry {seq}" in here.lines(f"jobs undo {job} --dry-run")
+    assert here.lines(f"jobs undo {job} --dry-run")[2:] == [
+        "result     the undo is refused: 1 conflict",
+        "records    12",
+        "conflicts  1",
+        f"    {name}: changed later, in entry {seq}",
+    ]
     plan = here.ok(f"undo {job} --dry-run --json").json
     assert (plan["total"], plan["possible"], plan["conflict_count"]) == (12, False, 1)
     assert count_by_host(here, "new.example") == 12
@@ -238,7 +241,7 @@ def test_undo_of_an_undo_says_that_it_does_the_job_again(here: Site) -> None:
         f"12 records: undoes an undo, so {mint} is done again",
         f"12 records: undoes a redo, so {mint} is undone again",
     ):
-        assert f"result     {again}" in here.lines("undo last --dry-run")
+        assert f"result   {again}" in here.lines("undo last --dry-run")
         done = here.ok("undo last", stdin=b"yes\n")
         assert f"{again}. Continue? [y/N]" in done.err
         assert f"result   {again.replace('become', 'became')}" in done.out.splitlines()
@@ -254,7 +257,7 @@ def test_undo_of_an_undo_says_that_it_does_the_job_again(here: Site) -> None:
 def test_undo_of_a_reserve_leaves_the_identifiers_reserved(here: Site) -> None:
     here.ok("mint 12345/r- --count 2 --reserve")
     result = "2 identifiers stay reserved: undo of reserve 12345/r-"
-    assert f"result     {result}" in here.lines("undo last --dry-run")
+    assert f"result   {result}" in here.lines("undo last --dry-run")
     done = here.ok("undo last --yes")
     assert f"result   {result}" in done.out.splitlines()
     listed = [json.loads(line) for line in here.lines("list 12345 --json")]

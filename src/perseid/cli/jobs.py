@@ -251,12 +251,14 @@ def _print_undo_plan(plan: UndoPlan, original: JobResponse, result: str, json: b
         print_json(plan)
         return
     problem = None if plan.problem is None else printable(plan.problem.detail)
-    will_be = result if plan.possible and problem is None else None
+    refused = f"the undo is refused: {pluralize(plan.conflict_count, 'conflict')}" if plan.conflict_count else None
+    will_be = result if plan.possible and problem is None else refused
     about = {"job": plan.job, "action": _describe(original), "result": will_be, "problem": problem}
-    _print_summary({**about, "records": plan.total, "conflicts": plan.conflict_count, "changed": 0})
+    _print_summary({**about, "records": plan.total, "conflicts": plan.conflict_count or None})
     for each in plan.conflicts:
         print_text(f"    {printable(each.handle)}: {each.reason}")
-    _print_sample(plan)
+    if plan.possible and problem is None:
+        _print_sample(plan)
 
 
 def _print_sample(plan: UndoPlan) -> None:

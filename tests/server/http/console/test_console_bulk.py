@@ -115,6 +115,7 @@ def test_file_is_checked_and_imported_and_undone(user: ConsoleUser, server: Harn
     user.get(f"/console/jobs/{undo}/undo")
     assert f"Redo job {job}" in user.text
     assert "The redo changes 2 records. They become again what they were before the undo" in user.text
+    assert "is done again. You can undo this as well." in user.text
     user.submit("/undo")
     assert url_of(server, "12345/row-2") == "https://two.example/", "an undo can be undone"
 
