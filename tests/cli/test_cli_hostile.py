@@ -160,4 +160,4 @@ def test_closed_standard_input_is_empty() -> None:
 def test_full_disk_is_reported() -> None:
     done = finish(["sh", "-c", "perseid name parse 10.1/a > /dev/full"])
     assert done.code == 1
-    assert done.err == "perseid: No space left on device\n"
+    assert done.err == "perseid: No space left on device\nFree disk space, then repeat the command\n"
