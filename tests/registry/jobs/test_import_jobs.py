@@ -358,6 +358,22 @@ def test_row_can_depend_on_earlier_rows(registry: Registry) -> None:
     assert [each.line for each in problems(invalid)] == [9]
 
 
+def test_row_that_was_left_for_the_next_snapshot_is_checked_there(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decided = list[int]()
+
+    def decide(context: Context, row: ImportRow, options: RowOptions) -> RowPlan:
+        decided.append(row.line)
+        if decided == [2, 3]:
+            raise runner.DeferToNextChunk
+        return decide_row(context, row, options)
+
+    monkeypatch.setattr(import_check, "decide_row", decide)
+    spooled = check(registry, [row(line, f"12345/{line}") for line in (2, 3, 4)])
+    assert (decided, spooled.record.valid) == ([2, 3, 3, 4], 3)
+
+
 def test_states_are_kept(registry: Registry) -> None:
     gone = (ValueInput("TOMBSTONE_REASON", "lost"),)
     with registry.snapshot() as snapshot:

@@ -381,7 +381,6 @@ class ImportCheck:
     def _check_order(self, row: ImportRow) -> None:
         if row.line <= self._last_line:
             raise ValueError(f"line {row.line} comes after line {self._last_line}")
-        self._last_line = row.line
 
     def _accept(self, row: ImportRow, outcome: RowOutcome) -> None:
         self.checked += 1
@@ -393,6 +392,7 @@ class ImportCheck:
         if is_new and self._settings.has_urls and not any(has_type(value.type, URL) for value in row.values):
             self._without_url_count += 1
             self._without_url += [row.line][: MAX_LINES_SHOWN - len(self._without_url)]
+        self._last_line = row.line
         self._position = self._size
         line = _encode_row(row) + b"\n"
         self._size += len(line)
