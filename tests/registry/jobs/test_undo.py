@@ -166,12 +166,16 @@ def test_preview_shows_no_values_that_nobody_can_read(here: Registry) -> None:
     assert [(change.index, change.old and change.old.value) for change in record.changes] == [(3, "open")]
 
 
-def test_preview_says_what_the_caller_cannot_undo(here: Registry) -> None:
-    """A record that a job created for others, whose administrators it did not name."""
+@pytest.mark.parametrize("first", ["own", "other"])
+def test_preview_says_what_the_caller_cannot_undo(here: Registry, monkeypatch: pytest.MonkeyPatch, first: str) -> None:
+    """A record that a job created for others, whose administrators it did not name, also after the first step."""
+    monkeypatch.setattr(runner, "CHUNK_SIZE", 1)
     job = runner.start_job(here, "test", {}, ANN, "cli")
-    values = (Value.text(1, "URL", "https://one.example/"), admin(100, "300:0.NA/0.NA"))
-    here.do(Create(handle("12345/own"), (Value.text(1, "URL", "https://one.example/"),)), ANN, "cli", job_id=job.id)
-    here.do(Create(handle("12345/other"), values), ANN, "cli", job_id=job.id)
+    url = Value.text(1, "URL", "https://one.example/")
+    administrators = {"own": "300:0.NA/12345", "other": "300:0.NA/0.NA"}
+    created = {name: Create(handle(f"12345/{name}"), (url, admin(100, by))) for name, by in administrators.items()}
+    for name in sorted(created, key=lambda name: name != first):
+        here.do(created[name], ANN, "cli", job_id=job.id)
     here.ledger.change(jobs.EndJob(job.id))
     found = preview(here, job.id, ANN)
     assert found.refused is not None

@@ -193,6 +193,8 @@ class UndoPreview:
         registry, original = self._registry, self.original.id
         job = None if self._running is None else jobs.find(registry.ledger.log, self._running)
         if job is None:
+            if self.refused is not None:
+                raise self.refused
             self._try_first_step(interface, note)
             parameters: dict[str, object] = {"operation": original}
             job = runner.start_job(
