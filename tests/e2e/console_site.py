@@ -220,8 +220,8 @@ def _tour_jobs(visitor: Visitor, name: str) -> Iterator[str]:
 def _tour_access_forms(visitor: Visitor, name: str) -> Iterator[str]:
     page = visitor.page
     visitor.go(f"/console/namespaces/{PILIN}")
-    page.locator("details.rules", has=page.locator("select")).first.locator("summary").click()
-    flag = page.locator("select[name^='rule.']").first
+    page.locator("details.rules", has=page.locator("select[name='rule.nfc']")).locator("summary").click()
+    flag = page.locator("select[name='rule.nfc']")
     flag.select_option(index=1 if flag.evaluate("each => each.selectedIndex") == 0 else 0)
     _press(visitor, "Show what would change")
     page.get_by_role("heading", name="Change the policy").wait_for()
