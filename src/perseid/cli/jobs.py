@@ -191,7 +191,7 @@ def undo(
         if plan.problem is not None:  # perhaps of a later step: those before it would be done
             raise _to_refusal(plan.problem, is_local=isinstance(target, LocalTarget))
         if not yes and not plan.possible:
-            found = [Conflict(each.handle, each.seq, each.reason) for each in plan.conflicts]
+            found = [Conflict(each.handle, each.seq, each.reason, each.changed_later) for each in plan.conflicts]
             raise UndoConflict(plan.job, found, plan.conflict_count)
         if not yes:
             if not json:

@@ -432,7 +432,7 @@ def to_planned_transfer(planned: PlannedTransfer) -> jobs.PlannedTransfer:
 
 def to_conflict(conflict: Conflict) -> jobs.UndoConflictResponse:
     """Convert a record that prevents an undo."""
-    return jobs.UndoConflictResponse(conflict.handle, conflict.seq, conflict.why)
+    return jobs.UndoConflictResponse(conflict.handle, conflict.seq, conflict.why, conflict.changed_later)
 
 
 def to_undo_plan(preview: UndoPreview, problem: Problem | None = None) -> jobs.UndoPlan:

@@ -129,6 +129,7 @@ class UndoConflictResponse(ResponseBody, frozen=True):
     handle: Annotated[str, Doc("The handle.", examples=["12345/x"])]
     seq: Annotated[Seq | None, Doc("The conflicting ledger entry; null if you cannot see the history of the handle.")]
     reason: Annotated[str, Doc("The reason.", examples=["changed later, in entry 1234"])]
+    changed_later: Annotated[bool, Doc("Whether a later change is in the way, which can be reverted.")]
 
 
 class UndoneRecord(ResponseBody, frozen=True):

@@ -202,7 +202,7 @@ def test_conflict_details_are_withheld_without_access(here: Registry) -> None:
     why = f"changed later, in entry {last}"
     assert sorted(caught.value.conflicts, key=lambda each: each.handle) == [
         Conflict(str(transferred), None, "details withheld: you cannot read its history"),
-        Conflict(str(own), last, why),
+        Conflict(str(own), last, why, changed_later=True),
     ]
     listed = f"12345/2: {why}; 12345/1: details withheld: you cannot read its history"
     assert caught.value.reason.endswith(f"2 records have conflicting changes: {listed}")

@@ -65,9 +65,6 @@ MAX_LATER_CHANGES: Final = 1_000
 MAX_ENTRIES_AFTER_LAST: Final = 10_000
 """Entries after the last job that are searched for later changes by the caller: some tenths of a second."""
 
-_CHANGED_LATER: Final = "changed later"
-"""How the reason of a conflict starts that can be reverted."""
-
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
@@ -77,11 +74,8 @@ class Conflict:
     seq: int | None
     """The conflicting entry; None if the caller may not know it."""
     why: str
-
-    @property
-    def is_later(self) -> bool:
-        """Whether a later change is in the way, which can be reverted."""
-        return self.why.startswith(_CHANGED_LATER)
+    changed_later: bool = False
+    """Whether a later change is in the way, which can be reverted."""
 
 
 class UndoConflict(Refused):
@@ -96,7 +90,7 @@ class UndoConflict(Refused):
         lines = [f"{display_name(each.handle)}: {each.why}" for each in conflicts[:MAX_CONFLICTS_SHOWN]]
         more = f"; and {count - len(lines):,} more" if count > len(lines) else ""
         reason = f"Job {job_id} cannot be undone: {records} conflicting changes: {'; '.join(lines)}{more}"
-        first = next((each for each in conflicts if each.is_later), None)
+        first = next((each for each in conflicts if each.changed_later), None)
         advice = None if first is None else AdviceKind.SET_BACK(handle=first.handle)
         super().__init__(ResponseCode.INVALID_VALUE, reason, advice)
         self.conflicts = conflicts
@@ -355,7 +349,7 @@ def _find_conflict(entry: Entry, before: Entry | None, later: list[int]) -> Conf
     if later:
         count = f"{len(later):,}" if len(later) < MAX_LATER_CHANGES else f"{MAX_LATER_CHANGES:,} or more"
         times = "" if len(later) == 1 else f" (the last of {count} changes)"
-        return Conflict(entry.handle, later[0], f"{_CHANGED_LATER}, in entry {later[0]}{times}")
+        return Conflict(entry.handle, later[0], f"changed later, in entry {later[0]}{times}", changed_later=True)
     if before is not None and any(slot.is_redacted for slot in before.values):
         return Conflict(entry.handle, before.seq, f"data of entry {before.seq} was permanently redacted")
     return None

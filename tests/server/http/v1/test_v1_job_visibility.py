@@ -98,10 +98,15 @@ def test_conflict_details_need_access_to_the_history(server: Harness) -> None:
     server.registry.do(Remove(Handle.parse(names[1]), (110,)), OPERATOR, "cli")
     plan = got(send(server, "GET", f"{where}/undo", headers=BEAS))
     assert plan["conflicts"] == [
-        {"handle": names[1], "seq": None, "reason": "details withheld: you cannot read its history"}
+        {
+            "handle": names[1],
+            "seq": None,
+            "reason": "details withheld: you cannot read its history",
+            "changed_later": False,
+        }
     ]
     (known,) = got(send(server, "GET", f"{where}/undo", headers=basic()))["conflicts"]
-    assert known["reason"] == f"changed later, in entry {known['seq']}"
+    assert (known["reason"], known["changed_later"]) == (f"changed later, in entry {known['seq']}", True)
     refused = problem(send(server, "POST", f"{where}/undo", {}, headers=BEAS), "undo-conflict")
     assert str(known["seq"]) not in str(refused).replace(where.rpartition("/")[2], "")
 
